@@ -1,0 +1,2 @@
+//! The `factum` command.
+fn main() {}

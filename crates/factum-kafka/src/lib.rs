@@ -1,0 +1,1 @@
+//! Factum's only door to Kafka: consumer, producer, topology, security.

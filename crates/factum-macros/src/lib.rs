@@ -1,0 +1,1 @@
+//! derive(Event) and derive(Snapshot) for Factum.

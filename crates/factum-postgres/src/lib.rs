@@ -1,0 +1,1 @@
+//! Every SQL statement of Factum: migrations, outbox, dedup, dead letters, leases, maintenance.

@@ -1,0 +1,1 @@
+//! The running side of Factum: service, consumer lanes, relay, configuration, shutdown.

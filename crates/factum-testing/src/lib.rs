@@ -1,0 +1,1 @@
+//! Private PostgreSQL servers and brokers for Factum's tests and its demo.

@@ -1,0 +1,2 @@
+//! Factum tasks.
+fn main() {}
