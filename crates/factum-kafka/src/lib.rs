@@ -1,1 +1,25 @@
 //! Factum's only door to Kafka: consumer, producer, topology, security.
+//!
+//! No other crate names the client library. What is here keeps the promises that the brokers' clients
+//! leave to their users: the producer can't be weakened (PROD-1), a record's order within its key
+//! survives every failure ([`Producer`]), no topic is created in passing (CFG-4, CFG-5), and no
+//! password, key or payload gets into an error or a log line.
+
+mod client_log;
+#[cfg(feature = "embedded")]
+mod embedded;
+mod error;
+mod producer;
+mod record;
+mod settings;
+mod topology;
+
+#[cfg(feature = "embedded")]
+pub use embedded::{BrokerFault, BrokerRequest, EmbeddedBroker, EmbeddedBrokerError};
+pub use error::{KafkaError, KafkaErrorKind};
+pub use producer::{
+    HEADER_BYTES_MAX, HEADERS_MAX, OutgoingRecord, Producer, SendError, SendErrorKind,
+};
+pub use record::Record;
+pub use settings::{KafkaSettings, SaslMechanism, Security, SettingProblem, UnknownSaslMechanism};
+pub use topology::{NewTopic, PartitionRange, create_topics, describe_topics, watermarks};

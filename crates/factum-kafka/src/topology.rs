@@ -1,0 +1,305 @@
+//! Which topics there are, how many partitions they have, and where their records begin and end.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use rdkafka::ClientContext;
+use rdkafka::admin::{AdminClient, AdminOptions, NewTopic as RdNewTopic, TopicReplication};
+use rdkafka::client::Client;
+use rdkafka::error::KafkaError as RdError;
+use rdkafka::producer::{BaseProducer, DeliveryResult, Producer as _, ProducerContext};
+use rdkafka::types::RDKafkaErrorCode as Code;
+
+use crate::client_log::ClientLog;
+use crate::error::{KafkaError, KafkaErrorKind};
+use crate::settings::KafkaSettings;
+
+/// A topic to create.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NewTopic {
+    /// The name: 1 to 249 of letters, digits, `.`, `_` and `-`.
+    pub name: String,
+    /// How many partitions, at least 1.
+    pub partitions: u32,
+    /// How many brokers keep each partition, at least 1 and at most the cluster's brokers.
+    pub replication: u16,
+}
+
+/// Where a partition's records begin and end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PartitionRange {
+    /// The topic.
+    pub topic: String,
+    /// The partition, from 0.
+    pub partition: i32,
+    /// The offset of the oldest record still there. 0 as long as nothing was dropped.
+    pub low: i64,
+    /// The offset after the newest record.
+    pub high: i64,
+}
+
+/// How many partitions each topic has; nothing for a topic that does not exist (CFG-4).
+///
+/// Asking never creates a topic, not even on a broker with `auto.create.topics.enable=true`: the
+/// request says so.
+///
+/// # Errors
+///
+/// No broker answered within `timeout`, or the brokers refuse to tell.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), factum_kafka::KafkaError> {
+/// use std::time::Duration;
+/// use factum_kafka::{KafkaSettings, describe_topics};
+///
+/// let settings = KafkaSettings::new("127.0.0.1:9092", "billing");
+/// let topics = describe_topics(&settings, &["orders.confirmed"], Duration::from_secs(5)).await?;
+/// if topics["orders.confirmed"].is_none() {
+///     eprintln!("create the topic orders.confirmed");
+/// }
+/// # Ok(())
+/// # }
+/// ```
+pub async fn describe_topics(
+    settings: &KafkaSettings,
+    topics: &[&str],
+    timeout: Duration,
+) -> Result<BTreeMap<String, Option<u32>>, KafkaError> {
+    let names: Vec<String> = topics.iter().map(|&name| name.to_owned()).collect();
+    blocking(settings, "describing the topics", move |settings| {
+        let deadline = Instant::now() + timeout;
+        let client = asking_client(settings)?;
+        names
+            .into_iter()
+            .map(|name| {
+                let left = deadline.saturating_duration_since(Instant::now());
+                let log = client.client().context();
+                let partitions = if is_legal_topic(&name) {
+                    partitions_of_polled(&client, log, settings, &name, left)?
+                } else {
+                    None
+                };
+                Ok((name, partitions))
+            })
+            .collect()
+    })
+    .await
+}
+
+/// Creates the topics that are missing and waits until the brokers know them. A topic that exists is
+/// left as it is, whatever its number of partitions.
+///
+/// A service creates only topics that it owns (CFG-5). The embedded broker does not speak this
+/// request: use `EmbeddedBroker::create_topic` there.
+///
+/// # Errors
+///
+/// No broker answered within `timeout`, or the brokers refused one of the topics.
+pub async fn create_topics(
+    settings: &KafkaSettings,
+    topics: &[NewTopic],
+    timeout: Duration,
+) -> Result<(), KafkaError> {
+    let deadline = Instant::now() + timeout;
+    let left = || deadline.saturating_duration_since(Instant::now());
+    let names: Vec<&str> = topics.iter().map(|topic| topic.name.as_str()).collect();
+    // Asked first: an unreachable broker is told better by this request than by the next.
+    let there = describe_topics(settings, &names, left()).await?;
+    let missing: Vec<RdNewTopic<'_>> = topics
+        .iter()
+        .filter(|topic| there.get(&topic.name).copied().flatten().is_none())
+        .map(|topic| {
+            RdNewTopic::new(
+                &topic.name,
+                i32::try_from(topic.partitions).unwrap_or(i32::MAX),
+                TopicReplication::Fixed(i32::from(topic.replication)),
+            )
+        })
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let failed = |error: &RdError| KafkaError::new("creating topics", settings, error, None);
+    let admin: AdminClient<ClientLog> = settings
+        .admin_config()
+        .create_with_context(ClientLog::default())
+        .map_err(|error| failed(&error))?;
+    let options = AdminOptions::new()
+        .request_timeout(Some(left()))
+        .operation_timeout(Some(left()));
+    let results = admin
+        .create_topics(&missing, &options)
+        .await
+        .map_err(|error| failed(&error))?;
+    // Its destructor joins a thread.
+    drop(tokio::task::spawn_blocking(move || drop(admin)));
+    for result in results {
+        match result {
+            Ok(_) | Err((_, Code::TopicAlreadyExists)) => {}
+            Err((topic, code)) => {
+                return Err(KafkaError::new(
+                    format!("creating the topic `{topic}`"),
+                    settings,
+                    &RdError::AdminOp(code),
+                    None,
+                ));
+            }
+        }
+    }
+    loop {
+        let there =
+            describe_topics(settings, &names, left().max(Duration::from_millis(100))).await?;
+        match there.iter().find(|(_, partitions)| partitions.is_none()) {
+            None => return Ok(()),
+            Some((name, _)) if left().is_zero() => {
+                return Err(KafkaError::told(
+                    KafkaErrorKind::UnknownTopic,
+                    format!("waiting for the new topic `{name}`"),
+                    settings,
+                    "the brokers accepted it and do not show it yet",
+                ));
+            }
+            Some(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
+
+/// Where the records of every partition of these topics begin and end. A topic that does not exist
+/// gives nothing.
+///
+/// The embedded broker drops records without a word beyond 5 MiB or 100,000 batches for each
+/// partition: a `low` above 0 there means that records are gone.
+///
+/// # Errors
+///
+/// No broker answered within `timeout`, or the brokers refuse to tell.
+pub async fn watermarks(
+    settings: &KafkaSettings,
+    topics: &[&str],
+    timeout: Duration,
+) -> Result<Vec<PartitionRange>, KafkaError> {
+    let names: Vec<String> = topics.iter().map(|&name| name.to_owned()).collect();
+    blocking(settings, "reading the watermarks", move |settings| {
+        let deadline = Instant::now() + timeout;
+        let left = || deadline.saturating_duration_since(Instant::now());
+        let client = asking_client(settings)?;
+        let mut ranges = Vec::new();
+        for topic in names {
+            let log = client.client().context();
+            let partitions = partitions_of_polled(&client, log, settings, &topic, left())?;
+            for partition in 0..partitions.unwrap_or(0) {
+                let partition = i32::try_from(partition).unwrap_or(i32::MAX);
+                let (low, high) = client
+                    .client()
+                    .fetch_watermarks(&topic, partition, left())
+                    .map_err(|error| {
+                        KafkaError::new(
+                            format!("reading the watermarks of `{topic}`"),
+                            settings,
+                            &error,
+                            log.last_sign().as_deref(),
+                        )
+                    })?;
+                ranges.push(PartitionRange {
+                    topic: topic.clone(),
+                    partition,
+                    low,
+                    high,
+                });
+            }
+        }
+        Ok(ranges)
+    })
+    .await
+}
+
+/// Kafka's rule for a topic's name.
+pub(crate) fn is_legal_topic(name: &str) -> bool {
+    (1..=249).contains(&name.len())
+        && name != "."
+        && name != ".."
+        && name
+            .bytes()
+            .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'_' | b'-'))
+}
+
+/// The number of partitions, nothing for a missing topic. Blocks.
+pub(crate) fn partitions_of<C: ClientContext>(
+    client: &Client<C>,
+    log: &ClientLog,
+    settings: &KafkaSettings,
+    topic: &str,
+    limit: Duration,
+) -> Result<Option<u32>, KafkaError> {
+    let failed = |error: &RdError| {
+        KafkaError::new(
+            format!("describing the topic `{topic}`"),
+            settings,
+            error,
+            log.last_sign().as_deref(),
+        )
+    };
+    let metadata = client
+        .fetch_metadata(Some(topic), limit)
+        .map_err(|error| failed(&error))?;
+    let Some(found) = metadata.topics().iter().find(|t| t.name() == topic) else {
+        return Ok(None);
+    };
+    match found.error().map(Code::from) {
+        None if found.partitions().is_empty() => Ok(None),
+        None | Some(Code::LeaderNotAvailable) => Ok(Some(
+            u32::try_from(found.partitions().len()).unwrap_or(u32::MAX),
+        )),
+        Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => Ok(None),
+        Some(code) => Err(failed(&RdError::MetadataFetch(code))),
+    }
+}
+
+/// As [`partitions_of`], for a client that nobody polls: the client's complaints are read on the way.
+fn partitions_of_polled(
+    client: &BaseProducer<ClientLog>,
+    log: &ClientLog,
+    settings: &KafkaSettings,
+    topic: &str,
+    limit: Duration,
+) -> Result<Option<u32>, KafkaError> {
+    let answer = partitions_of(client.client(), log, settings, topic, limit);
+    if answer.is_err() {
+        client.poll(Duration::ZERO);
+        // Told again, now that the complaints have been read.
+        return partitions_of(client.client(), log, settings, topic, Duration::ZERO);
+    }
+    answer
+}
+
+/// Runs a request of the blocking client aside.
+async fn blocking<T: Send + 'static>(
+    settings: &KafkaSettings,
+    what: &'static str,
+    request: impl FnOnce(&KafkaSettings) -> Result<T, KafkaError> + Send + 'static,
+) -> Result<T, KafkaError> {
+    let own = settings.clone();
+    tokio::task::spawn_blocking(move || request(&own))
+        .await
+        .unwrap_or_else(|_| {
+            Err(KafkaError::told(
+                KafkaErrorKind::Other,
+                what,
+                settings,
+                "the runtime is shutting down",
+            ))
+        })
+}
+
+fn asking_client(settings: &KafkaSettings) -> Result<BaseProducer<ClientLog>, KafkaError> {
+    settings
+        .admin_config()
+        .create_with_context(ClientLog::default())
+        .map_err(|error| KafkaError::new("making a client", settings, &error, None))
+}
+
+impl ProducerContext for ClientLog {
+    type DeliveryOpaque = ();
+
+    fn delivery(&self, _: &DeliveryResult<'_>, (): ()) {}
+}
