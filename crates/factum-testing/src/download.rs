@@ -38,9 +38,16 @@ pub(crate) fn once(name: &str, fill: impl FnOnce(&Path) -> Result<()>) -> Result
     if whole.is_dir() {
         return Ok(whole);
     }
+    let leftovers = format!("{name}.part-");
+    for entry in fs::read_dir(&target)?.flatten() {
+        // Of a download that was killed; nobody else works on it, for we hold the lock.
+        if entry.file_name().to_string_lossy().starts_with(&leftovers) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
     // On the same file system as its final place, so that the rename is one step.
     let part = tempfile::Builder::new()
-        .prefix(&format!("{name}.part-"))
+        .prefix(&leftovers)
         .tempdir_in(&target)
         .with_context(|| format!("making a directory in {}", target.display()))?;
     fill(part.path())?;

@@ -5,13 +5,14 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 
 use crate::download;
 use crate::keeper::{Keeper, free_port, tail};
+use crate::tool::Tool;
 
 /// The release of Apache Kafka, as `kafka/pom.xml` pins it.
 pub const VERSION: &str = "4.3.1";
@@ -223,10 +224,7 @@ fn java() -> Result<PathBuf> {
         }
         _ => PathBuf::from("java"),
     };
-    let output = Command::new(&java)
-        .arg("-version")
-        .stdin(Stdio::null())
-        .output()
+    let output = Tool::output(Command::new(&java).arg("-version"))
         .with_context(|| format!("Kafka needs Java 17 or newer, and there is none; {INSTALL}"))?;
     let text = String::from_utf8_lossy(&output.stderr);
     if let Some(major) = java_major(&text) {
@@ -252,18 +250,16 @@ fn jars() -> Result<PathBuf> {
     download::once(&format!("kafka-libs-{VERSION}"), |dir| {
         let pom = dir.join("pom.xml");
         fs::write(&pom, POM).context("writing pom.xml")?;
-        let output = Command::new("mvn")
-            .args(["-q", "-B", "-f"])
+        let mut mvn = Command::new("mvn");
+        mvn.args(["-q", "-B", "-f"])
             .arg(&pom)
             .args([COPY_GOAL, "-DincludeScope=runtime"])
             .arg(format!("-DoutputDirectory={}", dir.display()))
-            .current_dir(dir)
-            .stdin(Stdio::null())
-            .output()
-            .context(
-                "Kafka's jars are resolved by Maven, and `mvn` is missing; \
+            .current_dir(dir);
+        let output = Tool::output(&mut mvn).context(
+            "Kafka's jars are resolved by Maven, and `mvn` is missing; \
                  on Debian run: apt-get install -y maven",
-            )?;
+        )?;
         ensure!(
             output.status.success(),
             "Maven could not resolve Kafka's jars:\n{}",

