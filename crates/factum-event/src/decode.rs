@@ -1,0 +1,451 @@
+//! From the bytes of a record to an event: three outcomes and no exception.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::fmt;
+
+use time::OffsetDateTime;
+
+use crate::aggregate_id::AggregateId;
+use crate::envelope::Envelope;
+use crate::event::Event;
+use crate::event_id::EventId;
+use crate::event_type::EventType;
+use crate::json::{self, Node};
+use crate::poison::{Poison, PoisonReason};
+use crate::read::ObjectReader;
+use crate::timestamp;
+
+/// How large a record may be to be decoded. Anything beyond is poison.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DecodeLimits {
+    /// The most bytes of a value; 1 MiB by default, a little more than a broker takes by default.
+    pub max_bytes: usize,
+    /// How deep arrays and objects may nest, the outermost object included; 32 by default. More
+    /// than 128 counts as 128.
+    pub max_depth: u32,
+}
+
+/// Reading nests a stack frame per level.
+const DEEPEST: u32 = 128;
+
+impl Default for DecodeLimits {
+    fn default() -> DecodeLimits {
+        DecodeLimits {
+            max_bytes: 1024 * 1024,
+            max_depth: 32,
+        }
+    }
+}
+
+/// The event types that a consumer knows (CFG-3). What isn't registered is never decoded.
+///
+/// ```
+/// # extern crate factum_event as factum;
+/// # use factum_macros::Event;
+/// use factum::{Decoded, Registry};
+///
+/// #[derive(Debug, Event)]
+/// #[event(kind = "order.cancelled.v1", aggregate = "Order", topic = "orders.cancelled")]
+/// struct OrderCancelled {
+///     #[event(aggregate_id)]
+///     order_id: u64,
+/// }
+///
+/// let registry = Registry::new().with::<OrderCancelled>();
+/// let value = br#"{
+///     "eventId": "01935c3e-7c1a-7000-8000-000000000001",
+///     "eventType": "order.cancelled.v1",
+///     "occurredAt": "2026-06-01T12:00:00+03:00",
+///     "aggregateType": "Order",
+///     "aggregateId": "7",
+///     "orderId": 7
+/// }"#;
+/// let Decoded::Event(event) = registry.decode(Some(value)) else { panic!() };
+/// let envelope = event.downcast::<OrderCancelled>().unwrap();
+/// assert_eq!(envelope.order_id, 7);
+/// ```
+#[derive(Clone, Default)]
+pub struct Registry {
+    decoders: BTreeMap<&'static str, Decoder>,
+    limits: DecodeLimits,
+}
+
+#[derive(Clone, Copy)]
+struct Decoder {
+    rust_type: std::any::TypeId,
+    aggregate_type: &'static str,
+    read: fn(&ObjectReader<'_>, Head) -> Result<AnyEnvelope, Poison>,
+}
+
+/// The envelope's fields of a record whose type is registered.
+struct Head {
+    id: EventId,
+    occurred_at: OffsetDateTime,
+    aggregate_id: AggregateId,
+}
+
+impl Registry {
+    /// A registry that knows no type.
+    pub fn new() -> Registry {
+        Registry::default()
+    }
+
+    /// Registers a type. Registering it twice is the same as once.
+    ///
+    /// # Panics
+    ///
+    /// Where [`try_with`](Self::try_with) fails: a mistake in the program that its first start shows.
+    #[must_use]
+    pub fn with<E: Event>(self) -> Registry {
+        match self.try_with::<E>() {
+            Ok(registry) => registry,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    /// Registers a type, unless it can't be.
+    ///
+    /// # Errors
+    ///
+    /// [`RegistryError`] when another Rust type is registered under the same event type, or when a
+    /// hand-written [`Event`] declares a malformed type.
+    pub fn try_with<E: Event>(mut self) -> Result<Registry, RegistryError> {
+        if E::EVENT_TYPE.parse::<EventType>().is_err() {
+            return Err(RegistryError::MalformedType {
+                event_type: E::EVENT_TYPE,
+            });
+        }
+        let decoder = Decoder {
+            rust_type: std::any::TypeId::of::<E>(),
+            aggregate_type: E::AGGREGATE_TYPE,
+            read: read_event::<E>,
+        };
+        match self.decoders.insert(E::EVENT_TYPE, decoder) {
+            Some(earlier) if earlier.rust_type != decoder.rust_type => {
+                Err(RegistryError::TypeTaken {
+                    event_type: E::EVENT_TYPE,
+                })
+            }
+            _ => Ok(self),
+        }
+    }
+
+    /// Sets other limits than the default ones.
+    #[must_use]
+    pub fn with_limits(mut self, limits: DecodeLimits) -> Registry {
+        self.limits = limits;
+        self
+    }
+
+    /// The registered types, sorted.
+    pub fn event_types(&self) -> impl Iterator<Item = &'static str> {
+        self.decoders.keys().copied()
+    }
+
+    /// Decodes the value of a record. It never panics and never fails in another way than
+    /// [`Decoded`] tells.
+    ///
+    /// The order: what makes the text unsafe to read (size, UTF-8, syntax, depth, duplicate keys) is
+    /// poison whatever its type. Then the type is read: one that isn't registered is
+    /// [`Decoded::Unknown`] even when the rest would be no event of ours. Then the envelope, then the
+    /// business fields, then U+0000 in what nobody read.
+    ///
+    /// Time is linear in the size but for the sorting of keys; memory is at most about 30 times the
+    /// size.
+    pub fn decode(&self, value: Option<&[u8]>) -> Decoded {
+        match value {
+            None => Decoded::Tombstone,
+            Some(bytes) => self.decode_bytes(bytes).unwrap_or_else(Decoded::Poison),
+        }
+    }
+
+    fn decode_bytes(&self, bytes: &[u8]) -> Result<Decoded, Poison> {
+        let root = parse_object(bytes, self.limits)?;
+        let Node::Object(entries) = &root else {
+            return Err(whole(PoisonReason::NotObject, "a JSON object"));
+        };
+        let object = ObjectReader::root(entries);
+
+        let event_type = read_event_type(&object)?;
+        let Some(decoder) = self.decoders.get(event_type) else {
+            return Ok(Decoded::Unknown {
+                event_type: event_type.to_owned(),
+            });
+        };
+        let head = read_head(&object, decoder.aggregate_type)?;
+        let event = (decoder.read)(&object, head)?;
+        match json::find_nul(&root) {
+            None => Ok(Decoded::Event(event)),
+            Some(path) => Err(Poison::new(PoisonReason::Nul, path, "text without U+0000")),
+        }
+    }
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registry")
+            .field("event_types", &self.event_types().collect::<Vec<_>>())
+            .field("limits", &self.limits)
+            .finish()
+    }
+}
+
+/// Why a type can't be registered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum RegistryError {
+    /// Another Rust type has the event type already.
+    #[error(
+        "two Rust types declare the event type \"{event_type}\": give one of them another kind"
+    )]
+    TypeTaken {
+        /// The event type.
+        event_type: &'static str,
+    },
+    /// The event type isn't one.
+    #[error(
+        "\"{event_type}\" is not an event type: expected \"<aggregate>.<event>.v<N>\", such as \
+         \"order.confirmed.v1\" (EVT-2)"
+    )]
+    MalformedType {
+        /// What stands in [`Event::EVENT_TYPE`].
+        event_type: &'static str,
+    },
+}
+
+fn whole(reason: PoisonReason, expected: impl Into<std::borrow::Cow<'static, str>>) -> Poison {
+    Poison::new(reason, "$", expected)
+}
+
+fn parse_object(bytes: &[u8], limits: DecodeLimits) -> Result<Node<'_>, Poison> {
+    const BYTE_ORDER_MARK: &str = "\u{feff}";
+    match bytes.first() {
+        None => return Err(whole(PoisonReason::Empty, "a JSON object, not 0 bytes")),
+        Some(0) => {
+            let expected = "JSON without a schema registry's frame (first byte 0x00): configure the \
+                            producer to send plain JSON";
+            return Err(whole(PoisonReason::Framed, expected));
+        }
+        Some(_) => {}
+    }
+    if bytes.len() > limits.max_bytes {
+        let expected = format!("at most {} bytes; it has {}", limits.max_bytes, bytes.len());
+        return Err(whole(PoisonReason::TooLarge, expected));
+    }
+    let text = std::str::from_utf8(bytes).map_err(|error| {
+        let expected = format!(
+            "UTF-8; it stops to be UTF-8 at byte {}",
+            error.valid_up_to()
+        );
+        whole(PoisonReason::NotUtf8, expected)
+    })?;
+    if text.starts_with(BYTE_ORDER_MARK) {
+        return Err(whole(
+            PoisonReason::MalformedJson,
+            "JSON without a byte order mark",
+        ));
+    }
+    json::parse(text, limits.max_depth.min(DEEPEST))
+}
+
+fn read_event_type<'a>(object: &ObjectReader<'a>) -> Result<&'a str, Poison> {
+    match object.value("eventType") {
+        // A foreign type need not have our form; but it goes into logs and metrics.
+        Some(Node::Text(text))
+            if !text.is_empty()
+                && text.len() <= Decoded::MAX_TYPE_BYTES
+                && !text.chars().any(char::is_control) =>
+        {
+            Ok(text)
+        }
+        _ => {
+            let expected = "an event type, such as \"order.confirmed.v1\"";
+            Err(Poison::new(
+                PoisonReason::EventType,
+                "$.eventType",
+                expected,
+            ))
+        }
+    }
+}
+
+fn read_head(object: &ObjectReader<'_>, aggregate_type: &'static str) -> Result<Head, Poison> {
+    let text = |name| match object.value(name) {
+        Some(Node::Text(text)) => Some(&**text),
+        _ => None,
+    };
+    let id = text("eventId")
+        .and_then(|text| text.parse().ok())
+        .ok_or_else(|| {
+            let expected = "a UUID of version 7 in its hyphenated form";
+            Poison::new(PoisonReason::EventId, "$.eventId", expected)
+        })?;
+    let occurred_at = text("occurredAt")
+        .and_then(timestamp::parse)
+        .ok_or_else(|| {
+            let expected = "an RFC 3339 time, such as \"2026-06-01T12:00:00Z\"";
+            Poison::new(PoisonReason::OccurredAt, "$.occurredAt", expected)
+        })?;
+    if text("aggregateType") != Some(aggregate_type) {
+        let expected = format!("\"{aggregate_type}\"");
+        return Err(Poison::new(
+            PoisonReason::AggregateType,
+            "$.aggregateType",
+            expected,
+        ));
+    }
+    let aggregate_id = text("aggregateId")
+        .and_then(|text| AggregateId::new(text).ok())
+        .ok_or_else(|| {
+            let expected = "text of 1 to 255 bytes without U+0000";
+            Poison::new(PoisonReason::AggregateId, "$.aggregateId", expected)
+        })?;
+    Ok(Head {
+        id,
+        occurred_at,
+        aggregate_id,
+    })
+}
+
+fn read_event<E: Event>(object: &ObjectReader<'_>, head: Head) -> Result<AnyEnvelope, Poison> {
+    let event = E::read_fields(object)?;
+    // The key decides the order of events. If it told of another aggregate than the event does,
+    // one of the two would be wrong, and nobody could say which.
+    if event.aggregate_id().as_ref() != Ok(&head.aggregate_id) {
+        let expected = "the same id as in the event's own field";
+        return Err(Poison::new(
+            PoisonReason::AggregateId,
+            "$.aggregateId",
+            expected,
+        ));
+    }
+    Ok(AnyEnvelope {
+        id: head.id,
+        event_type: E::EVENT_TYPE,
+        aggregate_id: head.aggregate_id,
+        occurred_at: head.occurred_at,
+        envelope: Box::new(Envelope::new(head.id, event, head.occurred_at)),
+    })
+}
+
+/// What a record is. There is no fifth case and no exception.
+#[derive(Debug)]
+#[must_use = "a record is handled, skipped and counted, or dead-lettered, never dropped (RTRY-X2)"]
+pub enum Decoded {
+    /// An event of a registered type.
+    Event(AnyEnvelope),
+    /// A type that isn't registered: to be skipped and counted, or dead-lettered by policy
+    /// (listing fault 6).
+    Unknown {
+        /// The type as it was sent: 1 to 255 bytes, without control characters.
+        event_type: String,
+    },
+    /// Never readable: a dead letter at once (RTRY-2).
+    Poison(Poison),
+    /// A null value. The topic's policy says what it means (public case 55).
+    Tombstone,
+}
+
+impl Decoded {
+    /// A longer `eventType` is poison.
+    pub const MAX_TYPE_BYTES: usize = 255;
+}
+
+/// An event of some registered type.
+///
+/// ```
+/// # extern crate factum_event as factum;
+/// # use factum_macros::Event;
+/// use factum::{AnyEnvelope, Decoded, Event as _, EventId, Registry};
+///
+/// # #[derive(Debug, Event)]
+/// # #[event(kind = "order.cancelled.v1", aggregate = "Order", topic = "orders.cancelled")]
+/// # struct OrderCancelled { #[event(aggregate_id)] order_id: u64 }
+/// # #[derive(Debug, Event)]
+/// # #[event(kind = "order.paid.v1", aggregate = "Order", topic = "orders.paid")]
+/// # struct OrderPaid { #[event(aggregate_id)] order_id: u64 }
+/// # let bytes = OrderCancelled { order_id: 7 }
+/// #     .occurred_at(time::OffsetDateTime::UNIX_EPOCH).with_id(EventId::floor(0)).encode()?;
+/// let registry = Registry::new().with::<OrderCancelled>().with::<OrderPaid>();
+/// let Decoded::Event(event) = registry.decode(Some(&bytes)) else { panic!() };
+/// assert_eq!(event.event_type(), "order.cancelled.v1");
+/// assert!(event.downcast_ref::<OrderPaid>().is_none());
+/// assert_eq!(event.downcast_ref::<OrderCancelled>().unwrap().order_id, 7);
+/// # Ok::<(), factum::EncodeError>(())
+/// ```
+pub struct AnyEnvelope {
+    id: EventId,
+    event_type: &'static str,
+    aggregate_id: AggregateId,
+    occurred_at: OffsetDateTime,
+    /// An `Envelope<E>` of the `E` with this event type.
+    envelope: Box<dyn Any + Send + Sync>,
+}
+
+impl AnyEnvelope {
+    /// The id of the event.
+    pub fn id(&self) -> EventId {
+        self.id
+    }
+
+    /// The type of the event, such as `order.confirmed.v1`.
+    pub fn event_type(&self) -> &'static str {
+        self.event_type
+    }
+
+    /// The id of the aggregate.
+    pub fn aggregate_id(&self) -> &str {
+        self.aggregate_id.as_str()
+    }
+
+    /// When the event happened in the business.
+    pub fn occurred_at(&self) -> OffsetDateTime {
+        self.occurred_at
+    }
+
+    /// Whether it is an `E`.
+    pub fn is<E: Event>(&self) -> bool {
+        self.envelope.is::<Envelope<E>>()
+    }
+
+    /// The envelope, if it is an `E`.
+    pub fn downcast_ref<E: Event>(&self) -> Option<&Envelope<E>> {
+        self.envelope.downcast_ref()
+    }
+
+    /// The envelope, owned.
+    ///
+    /// # Errors
+    ///
+    /// Itself, when it is no `E`.
+    pub fn downcast<E: Event>(self) -> Result<Envelope<E>, AnyEnvelope> {
+        let AnyEnvelope {
+            id,
+            event_type,
+            aggregate_id,
+            occurred_at,
+            envelope,
+        } = self;
+        envelope
+            .downcast::<Envelope<E>>()
+            .map(|envelope| *envelope)
+            .map_err(|envelope| AnyEnvelope {
+                id,
+                event_type,
+                aggregate_id,
+                occurred_at,
+                envelope,
+            })
+    }
+}
+
+/// Without the event's fields: they may be personal data.
+impl fmt::Debug for AnyEnvelope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AnyEnvelope")
+            .field("id", &self.id)
+            .field("event_type", &self.event_type)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,402 @@
+//! JSON as RFC 8259 defines it, read strictly and without loss: a number stays the text that was
+//! sent, a duplicate key is a fault, a lone surrogate is a fault.
+//!
+//! A parser of our own, because none of the usual ones gives all of that at once: `serde_json` turns
+//! numbers into doubles unless a feature changes it for the whole build, and its maps keep the last
+//! of two equal keys in silence. The property tests compare this grammar with that of `serde_json`.
+
+use std::borrow::Cow;
+
+use crate::path::{Path, Segment, render_reversed};
+use crate::poison::{Poison, PoisonReason};
+
+/// A JSON value that borrows from the text it was read from.
+#[derive(Debug)]
+pub(crate) enum Node<'a> {
+    Null,
+    Bool(bool),
+    /// The number as it was written; its syntax is checked.
+    Number(&'a str),
+    Text(Cow<'a, str>),
+    Array(Vec<Node<'a>>),
+    /// In the order of the text. No key stands twice.
+    Object(Vec<Entry<'a>>),
+}
+
+pub(crate) type Entry<'a> = (Cow<'a, str>, Node<'a>);
+
+/// Reads one JSON value that fills the whole text.
+///
+/// Time is linear in the text but for the sorting of each object's keys; memory is at most about
+/// 30 times the text. Recursion is bounded by `max_depth`.
+pub(crate) fn parse(text: &str, max_depth: u32) -> Result<Node<'_>, Poison> {
+    let mut parser = Parser {
+        text,
+        bytes: text.as_bytes(),
+        at: 0,
+        depth: 0,
+        max_depth,
+    };
+    parser.whole().map_err(|fault| {
+        let expected = match fault.kind {
+            FaultKind::Malformed { at } => Cow::from(format!(
+                "JSON (RFC 8259) to the end of the record; it stops to be JSON at byte {at} of {}",
+                text.len()
+            )),
+            FaultKind::TooDeep => Cow::from(format!(
+                "objects and arrays nested at most {max_depth} deep"
+            )),
+            FaultKind::DuplicateKey => Cow::from("each key once"),
+        };
+        let reason = match fault.kind {
+            FaultKind::Malformed { .. } => PoisonReason::MalformedJson,
+            FaultKind::TooDeep => PoisonReason::TooDeep,
+            FaultKind::DuplicateKey => PoisonReason::DuplicateKey,
+        };
+        Poison::new(reason, render_reversed(&fault.inside), expected)
+    })
+}
+
+/// Where the first U+0000 of the document stands, in a key or in a string.
+pub(crate) fn find_nul(node: &Node<'_>) -> Option<String> {
+    fn walk(node: &Node<'_>, path: Path<'_>) -> Option<String> {
+        match node {
+            Node::Null | Node::Bool(_) | Node::Number(_) => None,
+            Node::Text(text) => has_nul(text).then(|| path.render()),
+            Node::Array(items) => items
+                .iter()
+                .enumerate()
+                .find_map(|(index, item)| walk(item, Path::Index(&path, index))),
+            Node::Object(entries) => entries.iter().find_map(|(key, value)| {
+                let at = Path::Field(&path, key);
+                if has_nul(key) {
+                    Some(at.render())
+                } else {
+                    walk(value, at)
+                }
+            }),
+        }
+    }
+    walk(node, Path::Root)
+}
+
+pub(crate) fn has_nul(text: &str) -> bool {
+    text.as_bytes().contains(&0)
+}
+
+struct Fault {
+    kind: FaultKind,
+    /// The steps from the fault outwards, added while the error travels up.
+    inside: Vec<Segment>,
+}
+
+#[derive(Clone, Copy)]
+enum FaultKind {
+    Malformed { at: usize },
+    TooDeep,
+    DuplicateKey,
+}
+
+impl Fault {
+    /// A syntax error has a byte position, which says more than a path.
+    fn within(mut self, segment: impl FnOnce() -> Segment) -> Fault {
+        if !matches!(self.kind, FaultKind::Malformed { .. }) {
+            self.inside.push(segment());
+        }
+        self
+    }
+}
+
+struct Parser<'a> {
+    text: &'a str,
+    bytes: &'a [u8],
+    at: usize,
+    depth: u32,
+    max_depth: u32,
+}
+
+impl<'a> Parser<'a> {
+    fn whole(&mut self) -> Result<Node<'a>, Fault> {
+        self.skip_space();
+        let node = self.value()?;
+        self.skip_space();
+        if self.at == self.bytes.len() {
+            Ok(node)
+        } else {
+            Err(self.malformed())
+        }
+    }
+
+    fn value(&mut self) -> Result<Node<'a>, Fault> {
+        match self.peek() {
+            Some(b'{') => self.object(),
+            Some(b'[') => self.array(),
+            Some(b'"') => self.string().map(Node::Text),
+            Some(b'-' | b'0'..=b'9') => self.number().map(Node::Number),
+            Some(b't') => self.literal("true", Node::Bool(true)),
+            Some(b'f') => self.literal("false", Node::Bool(false)),
+            Some(b'n') => self.literal("null", Node::Null),
+            _ => Err(self.malformed()),
+        }
+    }
+
+    fn literal(&mut self, word: &str, node: Node<'a>) -> Result<Node<'a>, Fault> {
+        if self.bytes[self.at..].starts_with(word.as_bytes()) {
+            self.at += word.len();
+            Ok(node)
+        } else {
+            Err(self.malformed())
+        }
+    }
+
+    fn enter(&mut self) -> Result<(), Fault> {
+        if self.depth == self.max_depth {
+            return Err(Fault {
+                kind: FaultKind::TooDeep,
+                inside: Vec::new(),
+            });
+        }
+        self.depth += 1;
+        // The opening bracket.
+        self.at += 1;
+        self.skip_space();
+        Ok(())
+    }
+
+    fn leave(&mut self) {
+        self.depth -= 1;
+        // The closing bracket.
+        self.at += 1;
+    }
+
+    fn array(&mut self) -> Result<Node<'a>, Fault> {
+        self.enter()?;
+        let mut items = Vec::new();
+        if self.peek() != Some(b']') {
+            loop {
+                let index = items.len();
+                items.push(
+                    self.value()
+                        .map_err(|f| f.within(|| Segment::Index(index)))?,
+                );
+                self.skip_space();
+                match self.peek() {
+                    Some(b',') => self.at += 1,
+                    Some(b']') => break,
+                    _ => return Err(self.malformed()),
+                }
+                self.skip_space();
+            }
+        }
+        self.leave();
+        Ok(Node::Array(items))
+    }
+
+    fn object(&mut self) -> Result<Node<'a>, Fault> {
+        self.enter()?;
+        let mut entries: Vec<Entry<'a>> = Vec::new();
+        if self.peek() != Some(b'}') {
+            loop {
+                if self.peek() != Some(b'"') {
+                    return Err(self.malformed());
+                }
+                let key = self.string()?;
+                self.skip_space();
+                if self.peek() != Some(b':') {
+                    return Err(self.malformed());
+                }
+                self.at += 1;
+                self.skip_space();
+                let value = self
+                    .value()
+                    .map_err(|f| f.within(|| Segment::field(&key)))?;
+                entries.push((key, value));
+                self.skip_space();
+                match self.peek() {
+                    Some(b',') => self.at += 1,
+                    Some(b'}') => break,
+                    _ => return Err(self.malformed()),
+                }
+                self.skip_space();
+            }
+        }
+        self.leave();
+        match first_duplicate(&entries) {
+            None => Ok(Node::Object(entries)),
+            Some(key) => {
+                let inside = vec![Segment::field(key)];
+                Err(Fault {
+                    kind: FaultKind::DuplicateKey,
+                    inside,
+                })
+            }
+        }
+    }
+
+    /// A string without its quotes, borrowed when it holds no escape.
+    fn string(&mut self) -> Result<Cow<'a, str>, Fault> {
+        // The opening quote.
+        self.at += 1;
+        let mut start = self.at;
+        let mut unescaped: Option<String> = None;
+        loop {
+            match self.peek() {
+                Some(b'"') => {
+                    let rest = &self.text[start..self.at];
+                    self.at += 1;
+                    return Ok(match unescaped {
+                        None => Cow::Borrowed(rest),
+                        Some(mut text) => {
+                            text.push_str(rest);
+                            Cow::Owned(text)
+                        }
+                    });
+                }
+                Some(b'\\') => {
+                    let text = unescaped.get_or_insert_default();
+                    text.push_str(&self.text[start..self.at]);
+                    self.at += 1;
+                    let character = self.escape()?;
+                    if let Some(text) = &mut unescaped {
+                        text.push(character);
+                    }
+                    start = self.at;
+                }
+                // RFC 8259: control characters must be escaped.
+                Some(0..=0x1f) | None => return Err(self.malformed()),
+                // Bytes of a multi-byte character are all above 0x7f, so none is taken for a quote.
+                Some(_) => self.at += 1,
+            }
+        }
+    }
+
+    /// What stands after a backslash.
+    fn escape(&mut self) -> Result<char, Fault> {
+        let character = match self.peek() {
+            Some(b'"') => '"',
+            Some(b'\\') => '\\',
+            Some(b'/') => '/',
+            Some(b'b') => '\u{8}',
+            Some(b'f') => '\u{c}',
+            Some(b'n') => '\n',
+            Some(b'r') => '\r',
+            Some(b't') => '\t',
+            Some(b'u') => {
+                self.at += 1;
+                return self.unicode_escape();
+            }
+            _ => return Err(self.malformed()),
+        };
+        self.at += 1;
+        Ok(character)
+    }
+
+    /// What stands after `\u`: four hexadecimal digits, and for a surrogate its other half.
+    fn unicode_escape(&mut self) -> Result<char, Fault> {
+        let start = self.at;
+        let lone = Fault {
+            kind: FaultKind::Malformed { at: start },
+            inside: Vec::new(),
+        };
+        let high = self.four_hex_digits()?;
+        let code = match high {
+            0xd800..=0xdbff => {
+                if !self.bytes[self.at..].starts_with(b"\\u") {
+                    return Err(lone);
+                }
+                self.at += 2;
+                let low = self.four_hex_digits()?;
+                if !(0xdc00..=0xdfff).contains(&low) {
+                    return Err(lone);
+                }
+                0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00)
+            }
+            code => code,
+        };
+        // Fails for a lone low surrogate alone.
+        char::from_u32(code).ok_or(lone)
+    }
+
+    fn four_hex_digits(&mut self) -> Result<u32, Fault> {
+        let mut code = 0;
+        for _ in 0..4 {
+            let digit = self.peek().and_then(|byte| char::from(byte).to_digit(16));
+            code = code * 16 + digit.ok_or_else(|| self.malformed())?;
+            self.at += 1;
+        }
+        Ok(code)
+    }
+
+    fn number(&mut self) -> Result<&'a str, Fault> {
+        let start = self.at;
+        if self.peek() == Some(b'-') {
+            self.at += 1;
+        }
+        match self.peek() {
+            Some(b'0') => self.at += 1,
+            Some(b'1'..=b'9') => self.digits()?,
+            _ => return Err(self.malformed()),
+        }
+        if self.peek() == Some(b'.') {
+            self.at += 1;
+            self.digits()?;
+        }
+        if let Some(b'e' | b'E') = self.peek() {
+            self.at += 1;
+            if let Some(b'+' | b'-') = self.peek() {
+                self.at += 1;
+            }
+            self.digits()?;
+        }
+        Ok(&self.text[start..self.at])
+    }
+
+    /// One digit or more.
+    fn digits(&mut self) -> Result<(), Fault> {
+        let start = self.at;
+        while let Some(b'0'..=b'9') = self.peek() {
+            self.at += 1;
+        }
+        if self.at > start {
+            Ok(())
+        } else {
+            Err(self.malformed())
+        }
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.bytes.get(self.at).copied()
+    }
+
+    fn skip_space(&mut self) {
+        while let Some(b' ' | b'\t' | b'\n' | b'\r') = self.peek() {
+            self.at += 1;
+        }
+    }
+
+    fn malformed(&self) -> Fault {
+        Fault {
+            kind: FaultKind::Malformed { at: self.at },
+            inside: Vec::new(),
+        }
+    }
+}
+
+/// A few keys are compared with each other; many are sorted first, so that a hostile object with
+/// a hundred thousand keys costs no square of it. No hashing: a pure crate has no random seed.
+fn first_duplicate<'e>(entries: &'e [Entry<'_>]) -> Option<&'e str> {
+    const FEW: usize = 16;
+    if entries.len() <= FEW {
+        return entries.iter().enumerate().find_map(|(index, (key, _))| {
+            entries[..index]
+                .iter()
+                .any(|(earlier, _)| earlier == key)
+                .then_some(&**key)
+        });
+    }
+    let mut keys: Vec<&str> = entries.iter().map(|(key, _)| &**key).collect();
+    keys.sort_unstable();
+    keys.windows(2)
+        .find(|pair| pair[0] == pair[1])
+        .map(|pair| pair[0])
+}

@@ -1,0 +1,222 @@
+//! Reading the values of an event that has been found to be strict JSON.
+
+use std::borrow::Cow;
+
+use crate::json::{Entry, Node, has_nul};
+use crate::number::Decimal;
+use crate::path::Path;
+use crate::poison::{Poison, PoisonReason};
+use crate::snapshot::{Snapshot, SnapshotText};
+
+/// A JSON value with its place in the event.
+#[derive(Debug)]
+pub struct JsonValue<'a> {
+    node: &'a Node<'a>,
+    path: Path<'a>,
+}
+
+impl<'a> JsonValue<'a> {
+    /// Where the value stands, such as `$.items[3].price`.
+    pub fn path(&self) -> String {
+        self.path.render()
+    }
+
+    /// The fault that this value is not what was expected: give the expectation as a noun, such as
+    /// `"a postal code"`, and never the value.
+    pub fn invalid(&self, expected: impl Into<Cow<'static, str>>) -> Poison {
+        Poison::new(PoisonReason::InvalidField, self.path(), expected)
+    }
+
+    /// Whether it is `null`.
+    pub fn is_null(&self) -> bool {
+        matches!(self.node, Node::Null)
+    }
+
+    /// The value of `true` or `false`.
+    ///
+    /// # Errors
+    ///
+    /// [`PoisonReason::InvalidField`] for anything else.
+    pub fn boolean(&self) -> Result<bool, Poison> {
+        match self.node {
+            Node::Bool(value) => Ok(*value),
+            _ => Err(self.invalid("true or false")),
+        }
+    }
+
+    /// The characters of a string.
+    ///
+    /// # Errors
+    ///
+    /// [`PoisonReason::InvalidField`] with `expected` for anything but a string,
+    /// [`PoisonReason::Nul`] for a string that holds U+0000.
+    pub fn text(&self, expected: &'static str) -> Result<&'a str, Poison> {
+        match self.node {
+            Node::Text(text) if has_nul(text) => Err(Poison::new(
+                PoisonReason::Nul,
+                self.path(),
+                "text without U+0000",
+            )),
+            Node::Text(text) => Ok(text),
+            _ => Err(self.invalid(expected)),
+        }
+    }
+
+    /// The characters of a string, U+0000 included: for a value with a closed form.
+    pub(crate) fn any_text(&self, expected: &'static str) -> Result<&'a str, Poison> {
+        match self.node {
+            Node::Text(text) => Ok(text),
+            _ => Err(self.invalid(expected)),
+        }
+    }
+
+    /// The text of a number exactly as it was sent, such as `1e0`.
+    ///
+    /// # Errors
+    ///
+    /// [`PoisonReason::InvalidField`] with `expected` for anything but a number.
+    pub fn number(&self, expected: &'static str) -> Result<&'a str, Poison> {
+        match self.node {
+            Node::Number(number) => Ok(number),
+            _ => Err(self.invalid(expected)),
+        }
+    }
+
+    /// The value of a number that is an integer, in whatever notation (`15`, `1.5e1`, `15.0`),
+    /// within ±(10^38 - 1).
+    ///
+    /// # Errors
+    ///
+    /// [`PoisonReason::InvalidField`] with `expected` for anything else.
+    pub fn integer(&self, expected: &'static str) -> Result<i128, Poison> {
+        Decimal::parse(self.number(expected)?)
+            .ok()
+            .and_then(Decimal::to_integer)
+            .ok_or_else(|| self.invalid(expected))
+    }
+
+    /// The characters of a string or the text of a number: for a value that is read in both forms.
+    pub(crate) fn text_or_number(&self, expected: &'static str) -> Result<&'a str, Poison> {
+        match self.node {
+            Node::Number(number) => Ok(number),
+            _ => self.any_text(expected),
+        }
+    }
+
+    /// The fields of an object.
+    ///
+    /// # Errors
+    ///
+    /// [`PoisonReason::InvalidField`] with `expected` for anything but an object.
+    pub fn object(&self, expected: &'static str) -> Result<ObjectReader<'_>, Poison> {
+        match self.node {
+            Node::Object(entries) => Ok(ObjectReader {
+                entries,
+                path: self.path,
+            }),
+            _ => Err(self.invalid(expected)),
+        }
+    }
+
+    /// Reads each item of an array.
+    ///
+    /// # Errors
+    ///
+    /// [`PoisonReason::InvalidField`] with `expected` for anything but an array, and the first
+    /// error of `read`.
+    pub fn items<T>(
+        &self,
+        expected: &'static str,
+        read: impl Fn(&JsonValue<'_>) -> Result<T, Poison>,
+    ) -> Result<Vec<T>, Poison> {
+        let Node::Array(items) = self.node else {
+            return Err(self.invalid(expected));
+        };
+        items
+            .iter()
+            .enumerate()
+            .map(|(index, node)| {
+                read(&JsonValue {
+                    node,
+                    path: Path::Index(&self.path, index),
+                })
+            })
+            .collect()
+    }
+}
+
+/// The fields of a JSON object. Fields that nobody asks for are ignored.
+#[derive(Debug)]
+pub struct ObjectReader<'a> {
+    entries: &'a [Entry<'a>],
+    path: Path<'a>,
+}
+
+impl<'a> ObjectReader<'a> {
+    pub(crate) fn root(entries: &'a [Entry<'a>]) -> ObjectReader<'a> {
+        ObjectReader {
+            entries,
+            path: Path::Root,
+        }
+    }
+
+    /// Reads a field by its name on the wire. An absent field is what [`Snapshot::absent`] says.
+    ///
+    /// # Errors
+    ///
+    /// [`PoisonReason::MissingField`] for an absent field that is required, and those of the value.
+    pub fn field<T: Snapshot>(&self, name: &str) -> Result<T, Poison> {
+        self.read(name, T::read)
+    }
+
+    /// Reads a field that `#[event(text)]` declares as text: as text, or as a number.
+    ///
+    /// # Errors
+    ///
+    /// As [`field`](Self::field).
+    pub fn text_field<T: SnapshotText>(&self, name: &str) -> Result<T, Poison> {
+        self.read(name, T::read_text)
+    }
+
+    fn read<T: Snapshot>(
+        &self,
+        name: &str,
+        read: impl Fn(&JsonValue<'_>) -> Result<T, Poison>,
+    ) -> Result<T, Poison> {
+        match self.value(name) {
+            Some(node) => read(&JsonValue {
+                node,
+                path: Path::Field(&self.path, name),
+            }),
+            None => T::absent().ok_or_else(|| {
+                let path = Path::Field(&self.path, name).render();
+                Poison::new(PoisonReason::MissingField, path, T::EXPECTED)
+            }),
+        }
+    }
+
+    /// Reads every entry as one of a map, whose keys are data.
+    pub(crate) fn entries<T>(
+        &self,
+        read: impl Fn(&str, &JsonValue<'_>) -> Result<T, Poison>,
+    ) -> Result<Vec<T>, Poison> {
+        let path = Path::Entry(&self.path);
+        self.entries
+            .iter()
+            .map(|(key, node)| {
+                if has_nul(key) {
+                    let expected = "keys without U+0000";
+                    return Err(Poison::new(PoisonReason::Nul, path.render(), expected));
+                }
+                read(key, &JsonValue { node, path })
+            })
+            .collect()
+    }
+
+    pub(crate) fn value(&self, name: &str) -> Option<&'a Node<'a>> {
+        self.entries
+            .iter()
+            .find(|(key, _)| key == name)
+            .map(|(_, node)| node)
+    }
+}
