@@ -6,6 +6,7 @@
 //! password, key or payload gets into an error or a log line.
 
 mod client_log;
+mod consumer;
 #[cfg(feature = "embedded")]
 mod embedded;
 mod error;
@@ -14,6 +15,7 @@ mod record;
 mod settings;
 mod topology;
 
+pub use consumer::{GroupConsumer, GroupSettings, GroupStats, LaneFeed, StartAt};
 #[cfg(feature = "embedded")]
 pub use embedded::{BrokerFault, BrokerRequest, EmbeddedBroker, EmbeddedBrokerError};
 pub use error::{KafkaError, KafkaErrorKind};

@@ -1,0 +1,285 @@
+//! A consumer: one purpose, one group, one handler per event type.
+
+use std::collections::HashMap;
+use std::marker::PhantomData;
+use std::sync::Arc;
+use std::time::Duration;
+
+use factum_event::{Event, Registry, Retry};
+use factum_kafka::{GroupConsumer, GroupSettings, KafkaError, KafkaSettings, StartAt};
+use factum_postgres::Database;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::handler::{BatchHandler, ErasedHandler, Handler, PerBatch, PerEvent};
+use crate::lane::{ConsumerStats, Lane, LaneContext, LaneError, TombstonePolicy, UnknownPolicy};
+
+/// Records in one transaction at most; more gains nothing (measured: the gain flattens at 500).
+const DEFAULT_BATCH_LIMIT: usize = 500;
+const DEFAULT_HANDLER_TIMEOUT: Duration = Duration::from_secs(30);
+const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
+/// Beyond the drain deadline: the commit of the last offsets and the good-bye to the group.
+const LEAVE_LIMIT: Duration = Duration::from_secs(10);
+
+/// A loop for one purpose: reads the topics of its events, dedups, calls the handlers, commits.
+///
+/// The name identifies what was processed, for ever: `processed_event` is keyed by it. It is also
+/// Kafka's group id (CONS-1: `<service>-<purpose>`).
+///
+/// ```
+/// # use factum_runtime::{Consumer, Handler, Tx};
+/// # use factum_event::{Envelope, Event, HandlerError, Retry};
+/// # struct Billing;
+/// # impl<E: Event> Handler<E> for Billing {
+/// #     async fn handle(&self, _: &Envelope<E>, _: &mut Tx<'_>) -> Result<(), HandlerError> { Ok(()) }
+/// # }
+/// # fn build<OrderConfirmed: Event>() -> Consumer {
+/// Consumer::named("billing-order-confirmed")
+///     .handler::<OrderConfirmed>(Billing)
+///     .retry(Retry::pause_partition().attempts(8))
+/// # }
+/// ```
+#[must_use = "a consumer does nothing until a service runs it"]
+pub struct Consumer {
+    name: String,
+    registry: Registry,
+    handlers: HashMap<&'static str, Arc<dyn ErasedHandler>>,
+    /// Event types that were given a second handler; the start check refuses them.
+    doubled: Vec<&'static str>,
+    retry: Retry,
+    handler_timeout: Duration,
+    batch_limit: usize,
+    tombstones: TombstonePolicy,
+    unknown_types: UnknownPolicy,
+    start_at: StartAt,
+    stats: Arc<ConsumerStats>,
+}
+
+impl std::fmt::Debug for Consumer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Consumer")
+            .field("name", &self.name)
+            .field("event_types", &self.handlers.keys())
+            .field("retry", &self.retry)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Consumer {
+    /// A consumer of that name, `<service>-<purpose>` in kebab case (CONS-1).
+    pub fn named(name: impl Into<String>) -> Self {
+        Consumer {
+            name: name.into(),
+            registry: Registry::new(),
+            handlers: HashMap::new(),
+            doubled: Vec::new(),
+            retry: Retry::default(),
+            handler_timeout: DEFAULT_HANDLER_TIMEOUT,
+            batch_limit: DEFAULT_BATCH_LIMIT,
+            tombstones: TombstonePolicy::default(),
+            unknown_types: UnknownPolicy::default(),
+            start_at: StartAt::default(),
+            stats: Arc::new(ConsumerStats::default()),
+        }
+    }
+
+    /// Handles events of type `E` one by one.
+    pub fn handler<E: Event>(self, handler: impl Handler<E>) -> Self {
+        self.with::<E>(Arc::new(PerEvent(handler, PhantomData)))
+    }
+
+    /// Handles events of type `E` in slices: for set-based SQL.
+    pub fn batch_handler<E: Event>(self, handler: impl BatchHandler<E>) -> Self {
+        self.with::<E>(Arc::new(PerBatch(handler, PhantomData)))
+    }
+
+    fn with<E: Event>(mut self, handler: Arc<dyn ErasedHandler>) -> Self {
+        self.registry = self.registry.with::<E>();
+        if self.handlers.insert(E::EVENT_TYPE, handler).is_some() {
+            self.doubled.push(E::EVENT_TYPE);
+        }
+        self
+    }
+
+    /// How transient failures are retried. Default: [`Retry::default`].
+    pub fn retry(mut self, retry: Retry) -> Self {
+        self.retry = retry;
+        self
+    }
+
+    /// The longest a handler may take for one call; default 30 s. It must stay below
+    /// `max.poll.interval.ms` (CONS-6).
+    pub fn handler_timeout(mut self, timeout: Duration) -> Self {
+        self.handler_timeout = timeout;
+        self
+    }
+
+    /// Records in one transaction at most, 1 to 10,000; default 500. When the topic is idle, a
+    /// batch is whatever is there: no record waits for others.
+    pub fn batch_limit(mut self, limit: usize) -> Self {
+        self.batch_limit = limit;
+        self
+    }
+
+    /// What to do with records without a value.
+    pub fn tombstones(mut self, policy: TombstonePolicy) -> Self {
+        self.tombstones = policy;
+        self
+    }
+
+    /// What to do with event types that have no handler here.
+    pub fn unknown_types(mut self, policy: UnknownPolicy) -> Self {
+        self.unknown_types = policy;
+        self
+    }
+
+    /// Where a group without committed offsets begins; default: the earliest record (CONS-4).
+    pub fn start_at(mut self, start_at: StartAt) -> Self {
+        self.start_at = start_at;
+        self
+    }
+
+    /// The counters. Take them before the consumer goes into a service.
+    pub fn stats(&self) -> Arc<ConsumerStats> {
+        self.stats.clone()
+    }
+
+    /// The name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The topics of its events, each once, in alphabetical order.
+    pub(crate) fn topics(&self) -> Vec<&'static str> {
+        let mut topics: Vec<_> = self.handlers.values().map(|h| h.topic()).collect();
+        topics.sort_unstable();
+        topics.dedup();
+        topics
+    }
+
+    /// The handler's time limit.
+    pub(crate) fn time_limit(&self) -> Duration {
+        self.handler_timeout
+    }
+
+    /// What is wrong with it, apart from its name.
+    pub(crate) fn problems(&self) -> Vec<String> {
+        let mut problems = Vec::new();
+        if self.handlers.is_empty() {
+            problems.push(format!(
+                "consumer {}: it has no handler; add `.handler::<YourEvent>(…)`",
+                self.name
+            ));
+        }
+        for event_type in &self.doubled {
+            problems.push(format!(
+                "consumer {}: it has two handlers for {event_type}; keep one, or make a second consumer",
+                self.name
+            ));
+        }
+        if !(1..=10_000).contains(&self.batch_limit) {
+            problems.push(format!(
+                "consumer {}: batch_limit is {}; write 1 to 10000",
+                self.name, self.batch_limit
+            ));
+        }
+        if self.handler_timeout.is_zero() {
+            problems.push(format!(
+                "consumer {}: handler_timeout is zero; no handler could ever finish",
+                self.name
+            ));
+        }
+        problems
+    }
+
+    /// Reads and handles until `shutdown`, then drains.
+    pub(crate) async fn run(
+        self,
+        context: ConsumerContext,
+        shutdown: CancellationToken,
+    ) -> Result<(), ConsumerError> {
+        let group = GroupSettings {
+            group_id: self.name.clone(),
+            topics: self.topics().into_iter().map(str::to_owned).collect(),
+            start_at: self.start_at,
+            commit_interval: COMMIT_INTERVAL,
+            drain_deadline: context.drain_deadline,
+        };
+        let stats = self.stats.clone();
+        let lane_context = Arc::new(LaneContext {
+            consumer: self.name.clone(),
+            registry: self.registry,
+            handlers: self.handlers,
+            retry: self.retry,
+            handler_timeout: self.handler_timeout,
+            batch_limit: self.batch_limit,
+            tombstones: self.tombstones,
+            unknown_types: self.unknown_types,
+            db: context.db,
+            stats: self.stats,
+        });
+
+        let tasks = TaskTracker::new();
+        let (report, mut reports) = mpsc::unbounded_channel::<LaneError>();
+        let runtime = tokio::runtime::Handle::current();
+        let spawner = tasks.clone();
+        let consumer = GroupConsumer::start(&context.kafka, &group, move |feed| {
+            let lane = Lane::new(lane_context.clone(), feed);
+            let report = report.clone();
+            let name = lane_context.consumer.clone();
+            // The inner task is never cancelled; the outer one only tells of its end.
+            let lane = spawner.spawn_on(lane.run(), &runtime);
+            spawner.spawn_on(
+                async move {
+                    let error = match lane.await {
+                        Ok(Ok(())) => return,
+                        Ok(Err(error)) => error,
+                        Err(_panic) => LaneError::Panicked { consumer: name },
+                    };
+                    // The consumer listens until its last lane has ended.
+                    let _ = report.send(error);
+                },
+                &runtime,
+            );
+        })?;
+        // A consumer runs once: its counters have no group yet.
+        let _ = stats.group.set(consumer.stats());
+
+        let ended = tokio::select! {
+            () = shutdown.cancelled() => Ok(()),
+            Some(error) = reports.recv() => Err(ConsumerError::Lane(error)),
+            Some(error) = consumer.failed() => Err(ConsumerError::Kafka(error)),
+        };
+        if !consumer.stop(context.drain_deadline + LEAVE_LIMIT).await {
+            tracing::error!(consumer = %self.name, "the Kafka client did not close in time; it is left behind");
+        }
+        tasks.close();
+        if tokio::time::timeout(context.drain_deadline, tasks.wait()).await.is_err() {
+            tracing::error!(consumer = %self.name, "a lane did not end in time; its transaction is rolled back by the database");
+        }
+        match (ended, reports.try_recv()) {
+            (Ok(()), Ok(error)) => Err(ConsumerError::Lane(error)),
+            (ended, _) => ended,
+        }
+    }
+}
+
+/// What a consumer needs from its service.
+pub(crate) struct ConsumerContext {
+    pub(crate) db: Database,
+    pub(crate) kafka: KafkaSettings,
+    pub(crate) drain_deadline: Duration,
+}
+
+/// Why a consumer stopped by itself.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConsumerError {
+    /// A handler made it impossible to go on.
+    #[error(transparent)]
+    Lane(LaneError),
+    /// The Kafka client failed for good.
+    #[error(transparent)]
+    Kafka(#[from] KafkaError),
+}

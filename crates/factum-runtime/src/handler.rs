@@ -1,0 +1,238 @@
+//! What a user implements, and how the lane calls it.
+
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::time::Duration;
+
+use factum_event::{AnyEnvelope, Envelope, Event, EventId, HandlerError, TraceContext};
+use factum_postgres::{Outbox, Publication, PublishError};
+use futures::FutureExt;
+use sqlx::PgConnection;
+use tokio_util::sync::CancellationToken;
+
+/// Handles one event of type `E` inside the consumer's transaction.
+///
+/// What it writes through `tx` commits together with the row that marks the event as processed
+/// (IDEM-3), or not at all. It may be called more than once for one event (after a rollback), so
+/// what it does outside `tx` must be harmless to repeat.
+///
+/// Any error is retried (`?` works on every error type); [`HandlerError::permanent`] sets the event
+/// aside as a dead letter at once (RTRY-2). A panic and a handler that outlives the consumer's
+/// [`handler_timeout`](crate::Consumer::handler_timeout) count as transient failures.
+///
+/// ```
+/// # use factum_runtime::{Handler, Tx};
+/// # use factum_event::{Envelope, Event, HandlerError};
+/// struct Billing;
+///
+/// impl<E: Event> Handler<E> for Billing {
+///     async fn handle(&self, event: &Envelope<E>, tx: &mut Tx<'_>) -> Result<(), HandlerError> {
+///         sqlx::query("INSERT INTO invoice (id) VALUES ($1)")
+///             .bind(event.id().as_uuid())
+///             .execute(tx.conn())
+///             .await?;
+///         Ok(())
+///     }
+/// }
+/// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a handler for `{E}`",
+    label = "this type doesn't handle `{E}`",
+    note = "write `impl Handler<{E}> for {Self}` with `async fn handle(&self, event: &Envelope<{E}>, tx: &mut Tx<'_>) -> Result<(), HandlerError>`"
+)]
+pub trait Handler<E: Event>: Send + Sync + 'static {
+    /// Handles `event`; its writes go through `tx`.
+    fn handle(
+        &self,
+        event: &Envelope<E>,
+        tx: &mut Tx<'_>,
+    ) -> impl Future<Output = Result<(), HandlerError>> + Send;
+}
+
+/// Handles several events of type `E` at once, for set-based SQL: the fast path.
+///
+/// `events` holds only events that this consumer hasn't processed, in the partition's order. An
+/// error means that none of them counts as handled: the lane halves the slice until it has found the
+/// event that fails, the others commit.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a batch handler for `{E}`",
+    label = "this type doesn't handle slices of `{E}`",
+    note = "write `impl BatchHandler<{E}> for {Self}` with `async fn handle(&self, events: &[Envelope<{E}>], tx: &mut Tx<'_>) -> Result<(), HandlerError>`"
+)]
+pub trait BatchHandler<E: Event>: Send + Sync + 'static {
+    /// Handles `events`; the writes go through `tx`.
+    fn handle(
+        &self,
+        events: &[Envelope<E>],
+        tx: &mut Tx<'_>,
+    ) -> impl Future<Output = Result<(), HandlerError>> + Send;
+}
+
+/// The consumer's transaction, lent to a handler.
+///
+/// It can be neither committed nor kept: the lane does that (invariant 1). A `SAVEPOINT`, or
+/// `tx.conn().begin()`, is the handler's own affair. A typed `COMMIT` or `ROLLBACK` is noticed and
+/// stops the consumer with a named error.
+#[derive(Debug)]
+pub struct Tx<'a> {
+    conn: &'a mut PgConnection,
+    outbox: Outbox,
+}
+
+impl<'a> Tx<'a> {
+    pub(crate) fn new(conn: &'a mut PgConnection) -> Self {
+        Tx { conn, outbox: Outbox::new() }
+    }
+
+    /// The connection that the transaction is open on.
+    pub fn conn(&mut self) -> &mut PgConnection {
+        self.conn
+    }
+
+    /// Publishes an event: an outbox row in this transaction (OBX-1). It continues the trace of the
+    /// event that is being handled.
+    ///
+    /// # Errors
+    /// The event can't be written (see [`PublishError`]), or the database refused the row.
+    pub async fn publish<E: Event>(
+        &mut self,
+        publication: impl Into<Publication<E>>,
+    ) -> Result<EventId, PublishError> {
+        self.outbox.publish(self.conn, publication).await
+    }
+
+    fn continue_trace(&mut self, trace: Option<TraceContext>) {
+        self.outbox = match trace {
+            Some(trace) => Outbox::new().with_trace(trace),
+            None => Outbox::new(),
+        };
+    }
+}
+
+/// An event on its way to a handler.
+pub(crate) struct Delivery {
+    pub(crate) envelope: AnyEnvelope,
+    pub(crate) trace: Option<TraceContext>,
+}
+
+/// Bounds of one call.
+#[derive(Clone)]
+pub(crate) struct CallLimits {
+    pub(crate) timeout: Duration,
+    pub(crate) abort: CancellationToken,
+}
+
+/// How a call ended badly.
+#[derive(Debug)]
+pub(crate) enum CallError {
+    Failed(HandlerError),
+    TimedOut,
+    Panicked,
+    /// The drain deadline passed: the lane gives the transaction up.
+    Aborted,
+}
+
+/// `events[from..to]` of a run were not handled, because of `error`; those before `from` were.
+#[derive(Debug)]
+pub(crate) struct RunError {
+    pub(crate) from: usize,
+    pub(crate) to: usize,
+    pub(crate) error: CallError,
+}
+
+pub(crate) type RunFuture<'a> = Pin<Box<dyn Future<Output = Result<(), RunError>> + Send + 'a>>;
+
+/// A handler without its event type. A run is a row of consecutive events of that type.
+pub(crate) trait ErasedHandler: Send + Sync {
+    fn event_type(&self) -> &'static str;
+    fn topic(&self) -> &'static str;
+    fn run<'a>(
+        &'a self,
+        events: Vec<Delivery>,
+        tx: &'a mut Tx<'_>,
+        limits: &'a CallLimits,
+    ) -> RunFuture<'a>;
+}
+
+pub(crate) struct PerEvent<H, E>(pub(crate) H, pub(crate) std::marker::PhantomData<fn() -> E>);
+pub(crate) struct PerBatch<H, E>(pub(crate) H, pub(crate) std::marker::PhantomData<fn() -> E>);
+
+/// The registry decodes by event type and a consumer has one handler per type, so a run can hold
+/// nothing else than its handler's events.
+const OTHER_TYPE: &str = "a handler was given an event of another type";
+
+impl<E: Event, H: Handler<E>> ErasedHandler for PerEvent<H, E> {
+    fn event_type(&self) -> &'static str {
+        E::EVENT_TYPE
+    }
+
+    fn topic(&self) -> &'static str {
+        E::TOPIC
+    }
+
+    fn run<'a>(
+        &'a self,
+        events: Vec<Delivery>,
+        tx: &'a mut Tx<'_>,
+        limits: &'a CallLimits,
+    ) -> RunFuture<'a> {
+        Box::pin(async move {
+            for (index, delivery) in events.into_iter().enumerate() {
+                tx.continue_trace(delivery.trace);
+                let envelope = delivery.envelope.downcast_ref::<E>().expect(OTHER_TYPE);
+                call(limits, || self.0.handle(envelope, tx))
+                    .await
+                    .map_err(|error| RunError { from: index, to: index + 1, error })?;
+            }
+            Ok(())
+        })
+    }
+}
+
+impl<E: Event, H: BatchHandler<E>> ErasedHandler for PerBatch<H, E> {
+    fn event_type(&self) -> &'static str {
+        E::EVENT_TYPE
+    }
+
+    fn topic(&self) -> &'static str {
+        E::TOPIC
+    }
+
+    fn run<'a>(
+        &'a self,
+        events: Vec<Delivery>,
+        tx: &'a mut Tx<'_>,
+        limits: &'a CallLimits,
+    ) -> RunFuture<'a> {
+        Box::pin(async move {
+            // A batch has no single parent: it continues the first event's trace.
+            tx.continue_trace(events.first().and_then(|d| d.trace.clone()));
+            let envelopes: Vec<Envelope<E>> = events
+                .into_iter()
+                .map(|d| d.envelope.downcast::<E>().ok().expect(OTHER_TYPE))
+                .collect();
+            call(limits, || self.0.handle(&envelopes, tx))
+                .await
+                .map_err(|error| RunError { from: 0, to: envelopes.len(), error })
+        })
+    }
+}
+
+/// One call of a user's handler: bounded in time, its panic caught, given up on `abort`.
+async fn call<F>(limits: &CallLimits, start: impl FnOnce() -> F) -> Result<(), CallError>
+where
+    F: Future<Output = Result<(), HandlerError>> + Send,
+{
+    let guarded = AssertUnwindSafe(async { start().await }).catch_unwind();
+    tokio::select! {
+        biased;
+        () = limits.abort.cancelled() => Err(CallError::Aborted),
+        ended = tokio::time::timeout(limits.timeout, guarded) => match ended {
+            Ok(Ok(Ok(()))) => Ok(()),
+            Ok(Ok(Err(error))) => Err(CallError::Failed(error)),
+            Ok(Err(_panic)) => Err(CallError::Panicked),
+            Err(_elapsed) => Err(CallError::TimedOut),
+        },
+    }
+}
