@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 
+use crate::aggregate_id::{AggregateId, ToAggregateId};
 use crate::json::{Entry, Node, has_nul};
 use crate::number::Decimal;
 use crate::path::Path;
@@ -176,6 +177,24 @@ impl<'a> ObjectReader<'a> {
     /// As [`field`](Self::field).
     pub fn text_field<T: SnapshotText>(&self, name: &str) -> Result<T, Poison> {
         self.read(name, T::read_text)
+    }
+
+    /// Reads the envelope's `aggregateId` as the event's own field of that name.
+    ///
+    /// # Errors
+    ///
+    /// [`PoisonReason::AggregateId`] when the text is not one of the type's.
+    pub fn aggregate_id<T: ToAggregateId>(&self) -> Result<T, Poison> {
+        match self.value("aggregateId") {
+            Some(Node::Text(text)) => AggregateId::new(&**text).ok(),
+            _ => None,
+        }
+        .and_then(|id| T::from_aggregate_id(&id))
+        .ok_or_else(|| {
+            let path = Path::Field(&self.path, "aggregateId").render();
+            let expected = "an aggregate id of the event's own form";
+            Poison::new(PoisonReason::AggregateId, path, expected)
+        })
     }
 
     fn read<T: Snapshot>(

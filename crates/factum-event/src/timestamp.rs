@@ -57,14 +57,11 @@ pub(crate) fn parse(text: &str) -> Option<OffsetDateTime> {
         if digits == 0 {
             return None;
         }
-        for place in 0..6 {
-            let digit = if place < digits {
-                u32::from(fraction[place] - b'0')
-            } else {
-                0
-            };
-            microsecond = microsecond * 10 + digit;
-        }
+        let padded = fraction[..digits]
+            .iter()
+            .chain(std::iter::repeat(&b'0'))
+            .take(6);
+        microsecond = padded.fold(0, |sum, digit| sum * 10 + u32::from(digit - b'0'));
         rest = &fraction[digits..];
     }
 

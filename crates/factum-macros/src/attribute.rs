@@ -1,0 +1,134 @@
+//! `#[event(…)]` and `#[snapshot(…)]`: read as a whole, every mistake reported.
+
+use proc_macro2::Span;
+use syn::ext::IdentExt;
+use syn::parse::{Parse, ParseStream};
+use syn::punctuated::Punctuated;
+use syn::spanned::Spanned;
+use syn::{Attribute, Expr, ExprLit, Ident, Lit, LitStr, Meta, Token};
+
+/// Mistakes found so far; they are reported together, so that one build shows all of them.
+#[derive(Default)]
+pub(crate) struct Errors(Option<syn::Error>);
+
+impl Errors {
+    pub(crate) fn push(&mut self, span: Span, message: impl std::fmt::Display) {
+        self.add(syn::Error::new(span, message));
+    }
+
+    pub(crate) fn add(&mut self, error: syn::Error) {
+        match &mut self.0 {
+            Some(errors) => errors.combine(error),
+            None => self.0 = Some(error),
+        }
+    }
+
+    pub(crate) fn into_compile_errors(self) -> Option<proc_macro2::TokenStream> {
+        self.0.map(|errors| errors.into_compile_error())
+    }
+}
+
+/// `key` or `key = value`
+pub(crate) struct Argument {
+    pub(crate) key: Ident,
+    value: Option<Expr>,
+}
+
+impl Parse for Argument {
+    fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
+        // `crate` is a keyword.
+        let key = input.call(Ident::parse_any)?;
+        let value = match input.parse::<Option<Token![=]>>()? {
+            Some(_) => Some(input.parse()?),
+            None => None,
+        };
+        Ok(Argument { key, value })
+    }
+}
+
+impl Argument {
+    /// The text of `key = "text"`.
+    pub(crate) fn text(&self, errors: &mut Errors) -> Option<LitStr> {
+        match &self.value {
+            Some(Expr::Lit(ExprLit {
+                lit: Lit::Str(text),
+                ..
+            })) => Some(text.clone()),
+            Some(other) => {
+                let message = format!("`{}` takes text: write `{0} = \"…\"`", self.key);
+                errors.push(other.span(), message);
+                None
+            }
+            None => {
+                let message = format!("`{}` has no value: write `{0} = \"…\"`", self.key);
+                errors.push(self.key.span(), message);
+                None
+            }
+        }
+    }
+
+    /// That a bare `key` has no value.
+    pub(crate) fn check_flag(&self, errors: &mut Errors) {
+        if let Some(value) = &self.value {
+            errors.push(
+                value.span(),
+                format!("`{}` takes no value: remove it", self.key),
+            );
+        }
+    }
+}
+
+/// The arguments of all attributes called `name`, in order, without unknown and repeated ones.
+pub(crate) fn arguments(
+    attributes: &[Attribute],
+    name: &str,
+    allowed: &[&str],
+    errors: &mut Errors,
+) -> Vec<Argument> {
+    let mut arguments: Vec<Argument> = Vec::new();
+    for attribute in attributes
+        .iter()
+        .filter(|attribute| attribute.path().is_ident(name))
+    {
+        let Meta::List(list) = &attribute.meta else {
+            let message = format!("write `#[{name}({})]`", allowed.join(", "));
+            errors.push(attribute.span(), message);
+            continue;
+        };
+        match list.parse_args_with(Punctuated::<Argument, Token![,]>::parse_terminated) {
+            Err(error) => errors.add(error),
+            Ok(parsed) => {
+                for argument in parsed {
+                    let key = argument.key.to_string();
+                    if !allowed.contains(&key.as_str()) {
+                        let known = allowed.join("`, `");
+                        let message = format!("unknown attribute `{key}`: here it knows `{known}`");
+                        errors.push(argument.key.span(), message);
+                    } else if arguments.iter().any(|earlier| earlier.key == argument.key) {
+                        errors.push(
+                            argument.key.span(),
+                            format!("`{key}` is given twice: remove one"),
+                        );
+                    } else {
+                        arguments.push(argument);
+                    }
+                }
+            }
+        }
+    }
+    arguments
+}
+
+/// Reports every `#[serde(…)]`: it would look as if it changed the wire form, and it doesn't.
+pub(crate) fn refuse_serde(attributes: &[Attribute], errors: &mut Errors) {
+    for attribute in attributes
+        .iter()
+        .filter(|attribute| attribute.path().is_ident("serde"))
+    {
+        errors.push(
+            attribute.span(),
+            "serde attributes don't change how an event is written or read: remove it, and name \
+             the field as it is called on the wire, in snake_case",
+        );
+    }
+}

@@ -1,0 +1,273 @@
+//! `derive(Event)`
+
+use proc_macro2::{Span, TokenStream};
+use quote::quote;
+use syn::ext::IdentExt;
+use syn::spanned::Spanned;
+use syn::{DeriveInput, Field, LitStr, Path, Type, parse_quote};
+
+use crate::attribute::{Errors, arguments};
+use crate::fields::{WireField, in_its_own_scope, named_fields, refuse_equal_names};
+use crate::names::{ENVELOPE_FIELDS, check_aggregate, check_kind, check_topic, names_aggregate};
+
+pub(crate) fn derive(input: &DeriveInput) -> TokenStream {
+    let mut errors = Errors::default();
+    let declaration = Declaration::read(input, &mut errors);
+    let fields = named_fields(input, "an event", &mut errors);
+    let fields = EventFields::read(input, &fields, &mut errors);
+
+    match errors.into_compile_errors() {
+        None => declaration.implement(input, &fields),
+        Some(errors) => {
+            let empty = declaration.implement_emptily(input);
+            quote! { #errors #empty }
+        }
+    }
+}
+
+/// What stands in `#[event(kind = "…", aggregate = "…", topic = "…")]`. After a mistake, empty.
+struct Declaration {
+    krate: Path,
+    kind: String,
+    aggregate: String,
+    topic: String,
+}
+
+impl Declaration {
+    fn read(input: &DeriveInput, errors: &mut Errors) -> Declaration {
+        let mut krate: Path = parse_quote!(::factum);
+        let mut kind = None;
+        let mut aggregate = None;
+        let mut topic = None;
+        let mut seen = Vec::new();
+        let allowed = ["kind", "aggregate", "topic", "crate"];
+        for argument in arguments(&input.attrs, "event", &allowed, errors) {
+            let key = argument.key.to_string();
+            let text = argument.text(errors);
+            match key.as_str() {
+                "kind" => kind = text.filter(|text| good(text, check_kind, errors)),
+                "aggregate" => aggregate = text.filter(|text| good(text, check_aggregate, errors)),
+                "topic" => topic = text.filter(|text| good(text, check_topic, errors)),
+                _ => {
+                    if let Some(path) = text.and_then(|text| crate_path(&text, errors)) {
+                        krate = path;
+                    }
+                }
+            }
+            seen.push(key);
+        }
+        for (key, example) in [
+            ("kind", "kind = \"order.confirmed.v1\"` (EVT-2)"),
+            ("aggregate", "aggregate = \"Order\"` (EVT-2)"),
+            ("topic", "topic = \"orders.confirmed\"` (OBX-3)"),
+        ] {
+            if !seen.iter().any(|seen| seen == key) {
+                let message = format!("`#[event(…)]` lacks `{key}`: add `{example}");
+                errors.push(input.ident.span(), message);
+            }
+        }
+        if let (Some(kind), Some(aggregate)) = (&kind, &aggregate)
+            && !names_aggregate(&kind.value(), &aggregate.value())
+        {
+            let message = format!(
+                "the event type begins with the aggregate, and \"{}\" is not \"{}\": make one follow \
+                 the other (EVT-2)",
+                kind.value().split('.').next().unwrap_or_default(),
+                aggregate.value(),
+            );
+            errors.push(kind.span(), message);
+        }
+        let value = |text: Option<LitStr>| text.map(|text| text.value()).unwrap_or_default();
+        Declaration {
+            krate,
+            kind: value(kind),
+            aggregate: value(aggregate),
+            topic: value(topic),
+        }
+    }
+
+    fn implement(&self, input: &DeriveInput, fields: &EventFields<'_>) -> TokenStream {
+        let aggregate_id = match &fields.aggregate_id {
+            Some(field) => {
+                let (ident, ty) = (field.ident, field.ty);
+                quote::quote_spanned! { ty.span() =>
+                    <#ty as __factum::ToAggregateId>::to_aggregate_id(&self.#ident)
+                }
+            }
+            // Not reached: its absence is a mistake, and mistakes are reported before.
+            None => quote! { ::core::unreachable!() },
+        };
+        // A field called `aggregate_id` is the envelope's own, which the envelope writes.
+        let is_envelopes_own = |field: &WireField<'_>| field.name == "aggregateId";
+        let writes = fields
+            .all
+            .iter()
+            .filter(|field| !is_envelopes_own(field))
+            .map(WireField::write);
+        let reads = fields.all.iter().map(|field| {
+            if is_envelopes_own(field) {
+                let (ident, ty) = (field.ident, field.ty);
+                quote! { #ident: __from.aggregate_id::<#ty>()?, }
+            } else {
+                field.read()
+            }
+        });
+        self.wrap(
+            input,
+            &aggregate_id,
+            &quote! { #(#writes)* ::core::result::Result::Ok(()) },
+            &quote! { ::core::result::Result::Ok(Self { #(#reads)* }) },
+        )
+    }
+
+    /// An implementation that type-checks and never runs, since the mistake stops the build: so that
+    /// nothing else complains that the struct is no event.
+    fn implement_emptily(&self, input: &DeriveInput) -> TokenStream {
+        if !input.generics.params.is_empty() {
+            return TokenStream::new();
+        }
+        let body = quote! { ::core::unreachable!() };
+        self.wrap(input, &body, &body, &body)
+    }
+
+    fn wrap(
+        &self,
+        input: &DeriveInput,
+        aggregate_id: &TokenStream,
+        write: &TokenStream,
+        read: &TokenStream,
+    ) -> TokenStream {
+        let Declaration {
+            krate,
+            kind,
+            aggregate,
+            topic,
+        } = self;
+        let ident = &input.ident;
+        let implementation = quote! {
+            #[automatically_derived]
+            impl __factum::Event for #ident {
+                const EVENT_TYPE: &'static str = #kind;
+                const AGGREGATE_TYPE: &'static str = #aggregate;
+                const TOPIC: &'static str = #topic;
+
+                fn aggregate_id(
+                    &self,
+                ) -> ::core::result::Result<__factum::AggregateId, __factum::AggregateIdError> {
+                    #aggregate_id
+                }
+
+                fn write_fields(
+                    &self,
+                    __out: &mut __factum::ObjectWriter<'_>,
+                ) -> ::core::result::Result<(), __factum::EncodeError> {
+                    #write
+                }
+
+                fn read_fields(
+                    __from: &__factum::ObjectReader<'_>,
+                ) -> ::core::result::Result<Self, __factum::Poison> {
+                    #read
+                }
+            }
+        };
+        in_its_own_scope(krate, &implementation)
+    }
+}
+
+fn good(
+    text: &LitStr,
+    check: impl Fn(&str) -> Result<(), &'static str>,
+    errors: &mut Errors,
+) -> bool {
+    match check(&text.value()) {
+        Ok(()) => true,
+        Err(message) => {
+            errors.push(text.span(), message);
+            false
+        }
+    }
+}
+
+/// The path of `crate = "…"`.
+pub(crate) fn crate_path(text: &LitStr, errors: &mut Errors) -> Option<Path> {
+    match text.parse() {
+        Ok(path) => Some(path),
+        Err(_) => {
+            errors.push(
+                text.span(),
+                "`crate` takes the path of the crate: `crate = \"::factum\"`",
+            );
+            None
+        }
+    }
+}
+
+struct EventFields<'a> {
+    all: Vec<WireField<'a>>,
+    aggregate_id: Option<WireField<'a>>,
+}
+
+impl<'a> EventFields<'a> {
+    fn read(input: &DeriveInput, fields: &[&'a Field], errors: &mut Errors) -> EventFields<'a> {
+        let mut all = Vec::new();
+        let mut aggregate_id: Option<WireField<'a>> = None;
+        for field in fields {
+            let mut as_text = false;
+            let mut mark: Option<Span> = None;
+            for argument in arguments(&field.attrs, "event", &["aggregate_id", "text"], errors) {
+                argument.check_flag(errors);
+                if argument.key == "text" {
+                    as_text = true;
+                } else {
+                    mark = Some(argument.key.span());
+                }
+            }
+            let Some(wire) = WireField::new(field, as_text) else {
+                continue;
+            };
+            if let Some(mark) = mark {
+                if is_option(&field.ty) {
+                    let message = "the aggregate id is the key of every record and is never absent: \
+                                   remove `Option` (PROD-2)";
+                    errors.push(field.ty.span(), message);
+                }
+                if let Some(first) = &aggregate_id {
+                    let message = format!(
+                        "`{}` is the aggregate id already: an event has one (PROD-2)",
+                        first.ident.unraw()
+                    );
+                    errors.push(mark, message);
+                } else {
+                    aggregate_id = WireField::new(field, as_text);
+                }
+            }
+            let is_envelopes_own = mark.is_some() && wire.name == "aggregateId";
+            if ENVELOPE_FIELDS.contains(&wire.name.as_str()) && !is_envelopes_own {
+                let message = if wire.name == "aggregateId" {
+                    "`aggregateId` is the envelope's: mark the field with `#[event(aggregate_id)]`, \
+                     or rename it (EVT-2)"
+                        .to_owned()
+                } else {
+                    format!(
+                        "`{}` is the envelope's, which adds it: remove or rename the field (EVT-2)",
+                        wire.name
+                    )
+                };
+                errors.push(wire.ident.span(), message);
+            }
+            all.push(wire);
+        }
+        refuse_equal_names(&all, errors);
+        if aggregate_id.is_none() && !fields.is_empty() {
+            let message = "an event has an aggregate id, the key of its record: mark its field with \
+                           `#[event(aggregate_id)]` (PROD-2)";
+            errors.push(input.ident.span(), message);
+        }
+        EventFields { all, aggregate_id }
+    }
+}
+
+fn is_option(ty: &Type) -> bool {
+    matches!(ty, Type::Path(path) if path.path.segments.last().is_some_and(|s| s.ident == "Option"))
+}

@@ -1,0 +1,140 @@
+//! The fields of an event or a snapshot, and the code that writes and reads them.
+
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote, quote_spanned};
+use syn::ext::IdentExt;
+use syn::spanned::Spanned;
+use syn::{Data, DeriveInput, Field, Fields, Ident, Type};
+
+use crate::attribute::{Errors, refuse_serde};
+use crate::names::wire_name;
+
+/// One field and how it stands on the wire.
+pub(crate) struct WireField<'a> {
+    pub(crate) ident: &'a Ident,
+    pub(crate) ty: &'a Type,
+    pub(crate) name: String,
+    /// Declared by `#[event(text)]`.
+    pub(crate) as_text: bool,
+}
+
+impl<'a> WireField<'a> {
+    pub(crate) fn new(field: &'a Field, as_text: bool) -> Option<WireField<'a>> {
+        let ident = field.ident.as_ref()?;
+        Some(WireField {
+            ident,
+            ty: &field.ty,
+            name: wire_name(ident),
+            as_text,
+        })
+    }
+
+    /// `out.field("orderId", &self.order_id)?;` — spanned to the type, so that a type that can't
+    /// stand in an event is marked where it stands.
+    pub(crate) fn write(&self) -> TokenStream {
+        let WireField {
+            ident, ty, name, ..
+        } = self;
+        let method = self.method();
+        quote_spanned! { ty.span() => __out.#method::<#ty>(#name, &self.#ident)?; }
+    }
+
+    /// `order_id: from.field("orderId")?,`
+    pub(crate) fn read(&self) -> TokenStream {
+        let WireField {
+            ident, ty, name, ..
+        } = self;
+        let method = self.method();
+        quote_spanned! { ty.span() => #ident: __from.#method::<#ty>(#name)?, }
+    }
+
+    fn method(&self) -> Ident {
+        if self.as_text {
+            format_ident!("text_field")
+        } else {
+            format_ident!("field")
+        }
+    }
+}
+
+/// The named fields of a struct without generics, or a mistake.
+///
+/// `what` is the noun for the messages: "an event".
+pub(crate) fn named_fields<'a>(
+    input: &'a DeriveInput,
+    what: &str,
+    errors: &mut Errors,
+) -> Vec<&'a Field> {
+    if !input.generics.params.is_empty() {
+        let message = format!("{what} has one form on the wire: remove the generic parameters");
+        errors.push(input.generics.span(), message);
+    }
+    let fields = match &input.data {
+        Data::Struct(data) => match &data.fields {
+            Fields::Named(fields) => fields.named.iter().collect(),
+            Fields::Unnamed(fields) => {
+                let message = format!("{what} has named fields: `{} {{ … }}`", input.ident);
+                errors.push(fields.span(), message);
+                Vec::new()
+            }
+            Fields::Unit => {
+                let message = format!("{what} has named fields: `{} {{ … }}`", input.ident);
+                errors.push(input.ident.span(), message);
+                Vec::new()
+            }
+        },
+        Data::Enum(data) => {
+            errors.push(
+                data.enum_token.span(),
+                format!("{what} is a struct with named fields"),
+            );
+            Vec::new()
+        }
+        Data::Union(data) => {
+            errors.push(
+                data.union_token.span(),
+                format!("{what} is a struct with named fields"),
+            );
+            Vec::new()
+        }
+    };
+    refuse_serde(&input.attrs, errors);
+    for field in &fields {
+        refuse_serde(&field.attrs, errors);
+    }
+    fields
+}
+
+/// Reports fields that share a name on the wire, such as `line_2` and `line2`.
+pub(crate) fn refuse_equal_names(fields: &[WireField<'_>], errors: &mut Errors) {
+    for (index, field) in fields.iter().enumerate() {
+        if field.name.is_empty() {
+            errors.push(
+                field.ident.span(),
+                "the field has no name on the wire: rename it",
+            );
+        }
+        if let Some(earlier) = fields[..index]
+            .iter()
+            .find(|earlier| earlier.name == field.name)
+        {
+            let message = format!(
+                "`{}` and `{}` are both `{}` on the wire: rename one of them",
+                earlier.ident.unraw(),
+                field.ident.unraw(),
+                field.name
+            );
+            errors.push(field.ident.span(), message);
+        }
+    }
+}
+
+/// Wraps an implementation so that its names can't meet those of the user.
+pub(crate) fn in_its_own_scope(krate: &syn::Path, implementation: &TokenStream) -> TokenStream {
+    quote! {
+        const _: () = {
+            use #krate::__private as __factum;
+            #implementation
+        };
+    }
+}

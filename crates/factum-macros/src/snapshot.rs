@@ -1,0 +1,86 @@
+//! `derive(Snapshot)`
+
+use proc_macro2::TokenStream;
+use quote::quote;
+use syn::{DeriveInput, Path, parse_quote};
+
+use crate::attribute::{Errors, arguments};
+use crate::event::crate_path;
+use crate::fields::{WireField, in_its_own_scope, named_fields, refuse_equal_names};
+
+pub(crate) fn derive(input: &DeriveInput) -> TokenStream {
+    let mut errors = Errors::default();
+    let mut krate: Path = parse_quote!(::factum);
+    for argument in arguments(&input.attrs, "snapshot", &["crate"], &mut errors) {
+        let text = argument.text(&mut errors);
+        if let Some(path) = text.and_then(|text| crate_path(&text, &mut errors)) {
+            krate = path;
+        }
+    }
+    let mut fields = Vec::new();
+    for field in named_fields(input, "a snapshot", &mut errors) {
+        let flags = arguments(&field.attrs, "snapshot", &["text"], &mut errors);
+        for flag in &flags {
+            flag.check_flag(&mut errors);
+        }
+        fields.extend(WireField::new(field, !flags.is_empty()));
+    }
+    refuse_equal_names(&fields, &mut errors);
+
+    match errors.into_compile_errors() {
+        None => {
+            let writes = fields.iter().map(WireField::write);
+            let reads = fields.iter().map(WireField::read);
+            implement(
+                &krate,
+                input,
+                &quote! {
+                    __out.object(|__out| {
+                        #(#writes)*
+                        ::core::result::Result::Ok(())
+                    })
+                },
+                &quote! {
+                    let __from = __from.object(<Self as __factum::Snapshot>::EXPECTED)?;
+                    ::core::result::Result::Ok(Self { #(#reads)* })
+                },
+            )
+        }
+        Some(errors) if input.generics.params.is_empty() => {
+            // Type-checks and never runs: nothing else shall complain that this is no snapshot.
+            let body = quote! { ::core::unreachable!() };
+            let empty = implement(&krate, input, &body, &body);
+            quote! { #errors #empty }
+        }
+        Some(errors) => errors,
+    }
+}
+
+fn implement(
+    krate: &Path,
+    input: &DeriveInput,
+    write: &TokenStream,
+    read: &TokenStream,
+) -> TokenStream {
+    let ident = &input.ident;
+    let implementation = quote! {
+        #[automatically_derived]
+        impl __factum::Snapshot for #ident {
+            const EXPECTED: &'static str = "an object";
+
+            fn write(
+                &self,
+                __out: __factum::ValueWriter<'_>,
+            ) -> ::core::result::Result<__factum::Written, __factum::EncodeError> {
+                #write
+            }
+
+            fn read(
+                __from: &__factum::JsonValue<'_>,
+            ) -> ::core::result::Result<Self, __factum::Poison> {
+                #read
+            }
+        }
+    };
+    in_its_own_scope(krate, &implementation)
+}
