@@ -86,6 +86,39 @@ impl TestDatabase {
         &self.name
     }
 
+    /// Cuts everyone off, as an outage of the database would: sessions end, and no new one comes in
+    /// until [`let_in`](TestDatabase::let_in).
+    ///
+    /// # Panics
+    ///
+    /// When the server refuses.
+    pub async fn shut_out(&self) {
+        let name = &self.name;
+        // First the door, then the sessions: nobody slips in between.
+        self.must(format!("ALTER DATABASE {name} ALLOW_CONNECTIONS false"));
+        self.must(format!(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE datname = '{name}'"
+        ));
+    }
+
+    /// Ends the outage of [`shut_out`](TestDatabase::shut_out).
+    ///
+    /// # Panics
+    ///
+    /// When the server refuses.
+    pub async fn let_in(&self) {
+        self.must(format!(
+            "ALTER DATABASE {} ALLOW_CONNECTIONS true",
+            self.name
+        ));
+    }
+
+    fn must(&self, sql: String) {
+        if let Err(failure) = run(&self.server, sql) {
+            panic!("the test's server refuses: {failure:#}");
+        }
+    }
+
     /// A connection of the test's own, to look at what the code under test has done.
     ///
     /// # Panics
@@ -175,6 +208,23 @@ mod tests {
         for (url, expected) in cases {
             assert_eq!(with_database(url, "x"), expected);
         }
+    }
+
+    #[tokio::test]
+    async fn an_outage_ends_sessions_and_lets_nobody_in() {
+        let database = database();
+        let mut connection = database.connect().await;
+        database.shut_out().await;
+        sqlx::raw_sql("SELECT 1")
+            .execute(&mut connection)
+            .await
+            .unwrap_err();
+        PgConnection::connect(database.url()).await.unwrap_err();
+        database.let_in().await;
+        sqlx::raw_sql("SELECT 1")
+            .execute(&mut database.connect().await)
+            .await
+            .unwrap();
     }
 
     #[tokio::test]

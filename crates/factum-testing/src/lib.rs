@@ -1,8 +1,17 @@
 //! Private PostgreSQL servers and brokers for Factum's tests and its demo.
 //!
 //! The bare crate starts servers ([`postgres`], [`kafka`]) and nothing else, with few dependencies.
-//! With the feature `database`, `database()` gives each test a fresh database.
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `database` | `database()`: a fresh database per test |
+//! | `broker` | `kafka()`: topics, records and offsets of Apache Kafka |
+//! | `embedded` | `embedded()`: the same on librdkafka's in-process broker |
+//!
+//! Tests start private servers unless `FACTUM_TEST_DATABASE_URL` and `FACTUM_TEST_BROKERS` name some.
 
+#[cfg(feature = "broker")]
+mod broker;
 #[cfg(feature = "database")]
 mod database;
 mod download;
@@ -13,6 +22,10 @@ pub mod tool;
 #[cfg(any(feature = "database", feature = "broker"))]
 mod wait;
 
+#[cfg(feature = "embedded")]
+pub use broker::embedded;
+#[cfg(feature = "broker")]
+pub use broker::{BROKERS, TestBroker, kafka};
 #[cfg(feature = "database")]
 pub use database::{DATABASE_URL, TestDatabase, database};
 #[cfg(any(feature = "database", feature = "broker"))]
