@@ -1,0 +1,862 @@
+use std::collections::BTreeSet;
+use std::fmt;
+
+use factum_event::EventId;
+use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
+use uuid::Uuid;
+
+use crate::connection::Held;
+use crate::database::Database;
+use crate::dead_letter::{self, DeadLetter};
+use crate::error::{self, DatabaseError, ErrorKind};
+use crate::event_id::now_unix_millis;
+use crate::partition::{self, Place};
+
+/// The consumer's transactions, one after the other, on one connection that stays its own.
+///
+/// The order of calls for a batch: [`begin`](Self::begin), [`dedup`](Self::dedup) (or
+/// [`transaction_id`](Self::transaction_id)), the handlers with [`conn`](Self::conn),
+/// [`dead_letter`](Self::dead_letter) where needed, [`commit`](Self::commit). After a failure:
+/// [`rollback_after_failure`](Self::rollback_after_failure).
+///
+/// Inside, sqlx always believes that a transaction is open, so a handler's `conn.begin()` makes a
+/// savepoint; see `docs/decisions/0003-session-holds-one-connection.md`.
+///
+/// Every method may be dropped half-way: the connection is then closed, never used again, and the
+/// server rolls back. So may the session.
+///
+/// ```no_run
+/// # async fn example(db: factum_postgres::Database, ids: Vec<factum_event::EventId>)
+/// #     -> Result<(), Box<dyn std::error::Error>> {
+/// use factum_postgres::{DedupVerdict, Session};
+///
+/// let mut session = Session::open(&db).await?;
+/// session.begin().await?;
+/// let dedup = session.dedup("billing-order-confirmed", &ids).await?;
+/// for (id, verdict) in ids.iter().zip(&dedup.verdicts) {
+///     if *verdict == DedupVerdict::Fresh {
+///         sqlx::query("INSERT INTO invoice (id) VALUES ($1)")
+///             .bind(id.as_uuid())
+///             .execute(session.conn())
+///             .await?;
+///     }
+/// }
+/// session.commit(dedup.xid).await?;
+/// session.close().await;
+/// # Ok(()) }
+/// ```
+pub struct Session {
+    db: Database,
+    /// `None` once the connection was lost. Taken out for the length of every statement, so that
+    /// a future dropped half-way takes the connection with it.
+    held: Option<Held>,
+    open: bool,
+    /// Whether a handler may have written already.
+    touched: bool,
+    batch: Option<Batch>,
+}
+
+/// What the open transaction has written to `processed_event`.
+struct Batch {
+    consumer: String,
+    fresh: Vec<Uuid>,
+}
+
+/// PostgreSQL's id of one transaction (`xid8`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TransactionId(u64);
+
+impl fmt::Display for TransactionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// What [`Session::dedup`] found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
+pub struct Dedup {
+    /// One verdict per given id, in the given order.
+    pub verdicts: Vec<DedupVerdict>,
+    /// The transaction that holds the new rows: what [`Session::commit`] asks for.
+    pub xid: TransactionId,
+}
+
+/// Whether an event is to be handled (IDEM-1 to IDEM-3; listing fault 1: decided by the rows that
+/// the database returns).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DedupVerdict {
+    /// Never handled by this consumer: handle it in this transaction.
+    Fresh,
+    /// Handled before, or given a second time in this batch: nothing to do.
+    Duplicate,
+    /// Older than the dedup window, or more than a day in the future with no partition: nobody
+    /// knows whether it was handled (listing fault 12). It goes to the dead letters.
+    OutOfWindow,
+}
+
+/// Why [`Session::commit`] didn't commit as asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CommitError {
+    /// A handler swallowed an SQL error, so PostgreSQL would have turned COMMIT into ROLLBACK.
+    /// Rolled back: nothing stands, the events are to be handled again.
+    #[error(
+        "a handler swallowed an SQL error, after which PostgreSQL keeps nothing of a transaction; \
+         return the error from the handler, or run the statement in a savepoint (`conn.begin()`)"
+    )]
+    SwallowedError,
+    /// A handler ended the transaction: it ran COMMIT, ROLLBACK or the like. Stop the consumer.
+    #[error("{}", transaction_ended(*committed))]
+    TransactionEnded {
+        /// The dedup rows stand. Where a second transaction was open, it was committed too (all
+        /// handlers had finished); if that failed, the dedup rows were taken back.
+        committed: bool,
+    },
+    /// Another transaction was in the way (40001, 40P01). Rolled back: run the batch again.
+    #[error("another transaction was in the way (serialization failure or deadlock)")]
+    Conflict,
+    /// The connection was lost: nobody knows whether the transaction was committed. Run the batch
+    /// again with the same ids: the dedup rows decide. The session is closed.
+    #[error("the outcome of COMMIT is unknown: {0}")]
+    Unknown(DatabaseError),
+    /// PostgreSQL refused, a deferred constraint for example. Rolled back.
+    #[error(transparent)]
+    Database(DatabaseError),
+}
+
+/// What [`Session::rollback_after_failure`] found besides a failed handler.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RollbackError {
+    /// A handler ended the transaction: it ran COMMIT, ROLLBACK or the like. Stop the consumer.
+    #[error("{}", transaction_ended(*committed))]
+    TransactionEnded {
+        /// The batch's dedup rows had become durable. Those of the unfinished events were taken
+        /// back.
+        committed: bool,
+    },
+    /// A handler ended the transaction, and the dedup rows of the unfinished events couldn't be
+    /// taken back: without help those events count as handled. Stop the consumer and delete
+    /// those rows of `processed_event`.
+    #[error(
+        "{}; the dedup rows of {events} unfinished events of consumer {consumer} couldn't be \
+         taken back and must be deleted by hand (DELETE FROM processed_event WHERE xmin = \
+         '{xid32}'): {error}",
+        transaction_ended(true)
+    )]
+    NotTakenBack {
+        /// The consumer whose rows stand.
+        consumer: String,
+        /// How many rows stand.
+        events: usize,
+        /// `xmin` of those rows.
+        xid32: u32,
+        /// Why.
+        error: DatabaseError,
+    },
+    /// The rollback itself failed. Nothing of the transaction stands. The session is closed if
+    /// the connection was lost.
+    #[error(transparent)]
+    Database(DatabaseError),
+}
+
+fn transaction_ended(committed: bool) -> &'static str {
+    if committed {
+        "a handler committed the consumer's transaction; remove COMMIT (or END, or PREPARE \
+         TRANSACTION) from the handler: the consumer commits after it"
+    } else {
+        "a handler rolled the consumer's transaction back; remove ROLLBACK (or ABORT) from the \
+         handler: return an error instead, or use a savepoint (`conn.begin()`)"
+    }
+}
+
+/// What a connection says about its transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Transaction {
+    None,
+    Failed,
+    Open(Option<TransactionId>),
+}
+
+impl Session {
+    /// Takes a connection for as long as the session lives.
+    ///
+    /// # Errors
+    /// No connection within `acquire_timeout`.
+    pub async fn open(db: &Database) -> Result<Self, DatabaseError> {
+        let mut held = db.hold().await?;
+        // sqlx counts depth: at 1 a handler's `begin()` is a savepoint. The count stays at 1 for
+        // the connection's life, while the server's transactions come and go; forgetting the
+        // guard object leaks nothing, it holds a reference alone.
+        let prepared = held
+            .answered(async |conn| {
+                std::mem::forget(conn.begin().await?);
+                sqlx::raw_sql("COMMIT").execute(conn).await
+            })
+            .await;
+        prepared.map_err(|err| DatabaseError::new("open a session", &err))?;
+        Ok(Self {
+            db: db.clone(),
+            held: Some(held),
+            open: false,
+            touched: false,
+            batch: None,
+        })
+    }
+
+    /// Begins a transaction, READ COMMITTED whatever the database's default (public case 8).
+    ///
+    /// # Errors
+    /// The session was closed, or a transaction is open already.
+    pub async fn begin(&mut self) -> Result<(), DatabaseError> {
+        const WHAT: &str = "begin a transaction";
+        if self.open {
+            return Err(misuse(WHAT, "one is open already"));
+        }
+        self.simple(WHAT, BEGIN).await?;
+        self.open = true;
+        self.touched = false;
+        self.batch = None;
+        Ok(())
+    }
+
+    /// The connection, inside the open transaction, for a handler.
+    ///
+    /// # Panics
+    /// If no transaction is open: a write would be committed on its own.
+    pub fn conn(&mut self) -> &mut PgConnection {
+        assert!(
+            self.open,
+            "Session::conn is for handlers: call Session::begin first"
+        );
+        self.touched = true;
+        match &mut self.held {
+            Some(held) => held.conn(),
+            // `open` is false whenever the connection is gone.
+            None => unreachable!("a session without a connection has no open transaction"),
+        }
+    }
+
+    /// Whether the connection is gone. A closed session serves no more; open another.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.held.is_none()
+    }
+
+    /// Records the ids as handled by this consumer and tells which of them are new. One statement
+    /// for the batch; ids are sorted, so that two batches never deadlock. A concurrent duplicate
+    /// waits for the other transaction's end, at most `lock_timeout`, and then sees its outcome
+    /// (public case 7).
+    ///
+    /// Ids outside the window are typed verdicts; the rest of the batch isn't touched by them.
+    /// That costs two more round trips and a new transaction, which is why this must be the
+    /// first thing after [`begin`](Self::begin).
+    ///
+    /// # Errors
+    /// A statement failed: call [`rollback`](Self::rollback). `Unavailable` when the partition
+    /// for today is missing, because then maintenance is at fault and not the event.
+    pub async fn dedup(&mut self, consumer: &str, ids: &[EventId]) -> Result<Dedup, DatabaseError> {
+        const WHAT: &str = "deduplicate events";
+        if !self.open || self.touched || self.batch.is_some() {
+            return Err(misuse(WHAT, "it must come once, right after begin"));
+        }
+        let mut given: BTreeSet<Uuid> = ids.iter().map(|id| id.as_uuid()).collect();
+        let mut outside = BTreeSet::new();
+        // Twice: the partitions may change between the failure and the look at them.
+        for _ in 0..3 {
+            let sorted: Vec<Uuid> = given.iter().copied().collect();
+            let inserted = self
+                .statement(async |conn| {
+                    let row = sqlx::query(DEDUP)
+                        .bind(consumer)
+                        .bind(&sorted)
+                        .fetch_one(conn)
+                        .await?;
+                    Ok((
+                        row.try_get::<String, _>(0)?,
+                        row.try_get::<Vec<Uuid>, _>(1)?,
+                    ))
+                })
+                .await;
+            let err = match inserted {
+                Ok((xid, fresh)) => {
+                    let xid = parse_xid(WHAT, &xid)?;
+                    let verdicts = verdicts(ids, &outside, &fresh);
+                    self.batch = Some(Batch {
+                        consumer: consumer.to_owned(),
+                        fresh,
+                    });
+                    return Ok(Dedup { verdicts, xid });
+                }
+                Err(Failed::Answer(err)) if error::code(&err) == NO_PARTITION => err,
+                Err(failed) => return Err(failed.into_error(WHAT)),
+            };
+            let found = self.find_outside(WHAT, &given).await?;
+            if found.is_empty() && outside.is_empty() {
+                // No partition was missing after all: some other CHECK of the table. Or a
+                // partition came in between, then the next round succeeds.
+                tracing::debug!(error = %DatabaseError::new(WHAT, &err), "dedup is tried again");
+            }
+            for id in found {
+                given.remove(&id);
+                outside.insert(id);
+            }
+        }
+        Err(DatabaseError::plain(
+            ErrorKind::Other,
+            WHAT,
+            "processed_event refuses rows though a partition holds them",
+            "run the schema check (`factum doctor`)",
+        ))
+    }
+
+    /// Begins anew and looks which ids no partition holds.
+    async fn find_outside(
+        &mut self,
+        what: &'static str,
+        given: &BTreeSet<Uuid>,
+    ) -> Result<Vec<Uuid>, DatabaseError> {
+        self.simple(what, "ROLLBACK").await?;
+        self.open = false;
+        self.simple(what, BEGIN).await?;
+        self.open = true;
+        let partitions = self
+            .statement(partition::list)
+            .await
+            .map_err(|failed| failed.into_error(what))?;
+        let now = now_unix_millis();
+        let mut outside = Vec::new();
+        for uuid in given {
+            // They came as event ids.
+            let Ok(id) = EventId::try_from(*uuid) else {
+                continue;
+            };
+            match partition::place(&partitions, id, now) {
+                Place::Inside => {}
+                Place::OutOfWindow => outside.push(*uuid),
+                Place::Missing => {
+                    return Err(DatabaseError::plain(
+                        ErrorKind::Unavailable,
+                        what,
+                        "processed_event has no partition for today (IDEM-2)",
+                        "maintenance must run: start it in one service, or call \
+                         factum_postgres::maintain",
+                    ));
+                }
+            }
+        }
+        Ok(outside)
+    }
+
+    /// The open transaction's id; for a transaction without [`dedup`](Self::dedup), one that
+    /// holds dead letters alone.
+    ///
+    /// # Errors
+    /// The statement failed, or no transaction is open.
+    pub async fn transaction_id(&mut self) -> Result<TransactionId, DatabaseError> {
+        const WHAT: &str = "read the transaction's id";
+        self.needs_open(WHAT)?;
+        let xid = self
+            .statement(async |conn| {
+                sqlx::query_scalar::<_, String>("SELECT pg_current_xact_id()::text")
+                    .fetch_one(conn)
+                    .await
+            })
+            .await
+            .map_err(|failed| failed.into_error(WHAT))?;
+        parse_xid(WHAT, &xid)
+    }
+
+    /// Writes a dead letter into the open transaction (RTRY-5).
+    ///
+    /// # Errors
+    /// The statement failed, or no transaction is open.
+    pub async fn dead_letter(&mut self, letter: &DeadLetter<'_>) -> Result<(), DatabaseError> {
+        const WHAT: &str = "write a dead letter";
+        self.needs_open(WHAT)?;
+        self.statement(async |conn| dead_letter::write(conn, letter).await)
+            .await
+            .map_err(|failed| failed.into_error(WHAT))
+    }
+
+    /// Commits, if the transaction is still the one of `xid` and still sound: guard and COMMIT in
+    /// one round trip.
+    ///
+    /// PostgreSQL answers COMMIT of a failed transaction with success, so a handler that swallows
+    /// an SQL error would lose its event; a handler that runs COMMIT or ROLLBACK would leave the
+    /// rest of the batch outside. The guard finds both. Savepoints of the handler's own pass.
+    ///
+    /// # Errors
+    /// See [`CommitError`]; in every case no transaction is open afterwards.
+    pub async fn commit(&mut self, xid: TransactionId) -> Result<(), CommitError> {
+        const WHAT: &str = "commit";
+        self.needs_open(WHAT).map_err(CommitError::Database)?;
+        self.open = false;
+        // The savepoint keeps a second transaction, one that a handler began after a COMMIT of
+        // its own, from being spoilt by the guard's "no". Without any transaction SAVEPOINT fails.
+        let sql = format!(
+            "SAVEPOINT factum_guard; \
+             SELECT 1 / (CASE WHEN pg_current_xact_id_if_assigned()::text = '{xid}' \
+                         THEN 1 ELSE 0 END); \
+             COMMIT"
+        );
+        match self.raw(sql).await {
+            Ok(()) => Ok(()),
+            Err(Failed::Lost(err)) => Err(CommitError::Unknown(err.because(WHAT))),
+            Err(Failed::Answer(err)) => self.after_refused_commit(xid, err).await,
+        }
+    }
+
+    /// COMMIT wasn't carried out. Finds out why, and leaves no transaction open.
+    async fn after_refused_commit(
+        &mut self,
+        xid: TransactionId,
+        err: sqlx::Error,
+    ) -> Result<(), CommitError> {
+        const WHAT: &str = "commit";
+        let unknown = |failed: Failed| CommitError::Unknown(failed.into_error(WHAT));
+        let ours = DatabaseError::new(WHAT, &err);
+        let refused = || match ours.kind() {
+            ErrorKind::Conflict => CommitError::Conflict,
+            _ => CommitError::Database(ours.clone()),
+        };
+        match (self.probe().await.map_err(unknown)?, error::code(&err)) {
+            // SAVEPOINT found no transaction: a handler ended it, and began no other.
+            (Transaction::None, "25P01") => {
+                let committed = self.has_committed(xid).await.map_err(unknown)?;
+                Err(CommitError::TransactionEnded { committed })
+            }
+            // COMMIT itself failed: a deferred constraint, a serialization failure.
+            (Transaction::None, _) => Err(refused()),
+            // The guard said no, so this is a second transaction, and a sound one.
+            (Transaction::Failed, "22012") => {
+                self.raw("ROLLBACK TO SAVEPOINT factum_guard")
+                    .await
+                    .map_err(unknown)?;
+                let committed = self.has_committed(xid).await.map_err(unknown)?;
+                if !committed {
+                    self.raw("ROLLBACK").await.map_err(unknown)?;
+                } else if self.raw("COMMIT").await.is_err() {
+                    self.take_back_all(xid).await?;
+                }
+                Err(CommitError::TransactionEnded { committed })
+            }
+            // It had failed before the guard came.
+            (Transaction::Failed, code) => {
+                self.raw("ROLLBACK").await.map_err(unknown)?;
+                if self.has_committed(xid).await.map_err(unknown)? {
+                    // What was written after the handler's own COMMIT is gone with the second
+                    // transaction, and nobody knows whose it was: every event runs again.
+                    self.take_back_all(xid).await?;
+                    Err(CommitError::TransactionEnded { committed: true })
+                } else if matches!(code, "25P02" | "3B001") {
+                    Err(CommitError::SwallowedError)
+                } else {
+                    Err(refused())
+                }
+            }
+            // An error leaves no transaction sound, unless it came from before the guard.
+            (Transaction::Open(_), _) => {
+                self.raw("ROLLBACK").await.map_err(unknown)?;
+                Err(refused())
+            }
+        }
+    }
+
+    /// Rolls back after a handler failed, and finds out whether a handler had ended the
+    /// transaction before. If its COMMIT made this batch's dedup rows durable, those of
+    /// `unfinished` (the events whose handler hadn't finished, the failed one among them) are
+    /// taken back, so that no event is lost; a second transaction that it left open is committed
+    /// (the finished events' writes are in it). The events must be fresh ones of
+    /// [`dedup`](Self::dedup).
+    ///
+    /// # Errors
+    /// See [`RollbackError`]; in every case no transaction is open afterwards.
+    pub async fn rollback_after_failure(
+        &mut self,
+        consumer: &str,
+        xid: TransactionId,
+        unfinished: &[EventId],
+    ) -> Result<(), RollbackError> {
+        const WHAT: &str = "roll back";
+        self.open = false;
+        let batch = self
+            .batch
+            .take()
+            .map(|batch| batch.fresh)
+            .unwrap_or_default();
+        let unfinished: Vec<Uuid> = unfinished.iter().map(|id| id.as_uuid()).collect();
+        let settled = match self.settle(xid).await {
+            Ok(settled) => settled,
+            Err(failed) => {
+                // The connection is lost, and with it the open transaction; but a COMMIT that a
+                // handler ran before that stands, and another connection can tell.
+                let lost = failed.into_error(WHAT);
+                if !self.has_committed_elsewhere(xid).await.unwrap_or(false) {
+                    return Err(RollbackError::Database(lost));
+                }
+                Settled::CommittedThenLost
+            }
+        };
+        let take_back = match settled {
+            Settled::RolledBack => return Ok(()),
+            Settled::EndedByRollback => {
+                return Err(RollbackError::TransactionEnded { committed: false });
+            }
+            Settled::Committed => unfinished,
+            // What the finished events wrote after the handler's COMMIT is gone, and nobody knows
+            // which: every event of the batch runs again.
+            Settled::CommittedThenLost if batch.is_empty() => unfinished,
+            Settled::CommittedThenLost => batch,
+        };
+        self.take_back(consumer, xid, &take_back).await?;
+        Err(RollbackError::TransactionEnded { committed: true })
+    }
+
+    /// Ends whatever transaction is open and says what became of the one of `xid`.
+    async fn settle(&mut self, xid: TransactionId) -> Result<Settled, Failed> {
+        match self.probe().await? {
+            Transaction::Open(found) if found == Some(xid) => {
+                self.raw("ROLLBACK").await?;
+                Ok(Settled::RolledBack)
+            }
+            Transaction::Open(_) => {
+                if self.has_committed(xid).await? {
+                    return match self.raw("COMMIT").await {
+                        Ok(()) => Ok(Settled::Committed),
+                        Err(_) => Ok(Settled::CommittedThenLost),
+                    };
+                }
+                self.raw("ROLLBACK").await?;
+                Ok(Settled::EndedByRollback)
+            }
+            Transaction::Failed => {
+                self.raw("ROLLBACK").await?;
+                if self.has_committed(xid).await? {
+                    Ok(Settled::CommittedThenLost)
+                } else {
+                    Ok(Settled::RolledBack)
+                }
+            }
+            Transaction::None => {
+                if self.has_committed(xid).await? {
+                    Ok(Settled::Committed)
+                } else {
+                    Ok(Settled::EndedByRollback)
+                }
+            }
+        }
+    }
+
+    /// Ends the open transaction before any handler ran in it; nothing to do when none is open.
+    ///
+    /// # Errors
+    /// The connection was lost (the session is then closed): the server rolls back by itself.
+    pub async fn rollback(&mut self) -> Result<(), DatabaseError> {
+        if !std::mem::take(&mut self.open) || self.held.is_none() {
+            return Ok(());
+        }
+        self.batch = None;
+        self.simple("roll back", "ROLLBACK").await
+    }
+
+    /// Says goodbye to the server; an open transaction is rolled back.
+    pub async fn close(mut self) {
+        if let Some(held) = self.held.take() {
+            held.close().await;
+        }
+    }
+
+    /// Drops the socket at once. For a session whose handler was dropped in the middle of a
+    /// statement: nobody knows what its connection still sends. Dropping the session does the
+    /// same.
+    pub fn discard(self) {
+        drop(self);
+    }
+
+    /// Drops the socket at once and keeps the session, so that
+    /// [`rollback_after_failure`](Self::rollback_after_failure) can find out through another
+    /// connection what stands. For a handler that was dropped in the middle of a statement.
+    pub fn sever(&mut self) {
+        self.held = None;
+        self.open = false;
+    }
+
+    fn needs_open(&self, what: &'static str) -> Result<(), DatabaseError> {
+        if self.open && self.held.is_some() {
+            Ok(())
+        } else {
+            Err(misuse(what, "no transaction is open"))
+        }
+    }
+
+    /// Takes back every dedup row of this batch.
+    async fn take_back_all(&mut self, xid: TransactionId) -> Result<(), CommitError> {
+        let Some(Batch { consumer, fresh }) = self.batch.take() else {
+            return Ok(());
+        };
+        match self.take_back(&consumer, xid, &fresh).await {
+            Ok(()) => Ok(()),
+            Err(RollbackError::NotTakenBack { error, .. } | RollbackError::Database(error)) => {
+                Err(CommitError::Database(error))
+            }
+            Err(RollbackError::TransactionEnded { committed }) => {
+                Err(CommitError::TransactionEnded { committed })
+            }
+        }
+    }
+
+    /// Deletes dedup rows that the transaction of `xid` made durable. Tries again on another
+    /// connection: a row left behind is an event lost.
+    async fn take_back(
+        &mut self,
+        consumer: &str,
+        xid: TransactionId,
+        ids: &[Uuid],
+    ) -> Result<(), RollbackError> {
+        const WHAT: &str = "take back dedup rows";
+        const TRIES: u32 = 3;
+        // xmin holds the low half of the id. No savepoint was open when the rows were written,
+        // so it is the transaction's own.
+        let xid32 = u32::try_from(xid.0 & u64::from(u32::MAX)).unwrap_or_default();
+        let delete = async |conn: &mut PgConnection| {
+            sqlx::query(
+                "DELETE FROM processed_event \
+                 WHERE consumer_group = $1 AND event_id = ANY($2) AND xmin = $3::text::xid",
+            )
+            .bind(consumer)
+            .bind(ids)
+            .bind(xid32.to_string())
+            .execute(conn)
+            .await
+        };
+        let mut last = match self.statement(delete).await {
+            Ok(_) => return Ok(()),
+            Err(failed) => failed.into_error(WHAT),
+        };
+        for _ in 1..TRIES {
+            last = match self.db.hold().await {
+                Ok(mut held) => match held.answered(delete).await {
+                    Ok(_) => {
+                        held.give_back();
+                        return Ok(());
+                    }
+                    Err(err) => DatabaseError::new(WHAT, &err),
+                },
+                Err(err) => err,
+            };
+        }
+        Err(RollbackError::NotTakenBack {
+            consumer: consumer.to_owned(),
+            events: ids.len(),
+            xid32,
+            error: last,
+        })
+    }
+
+    /// Asks the connection for the state of its transaction. A savepoint is the question: unlike
+    /// a ROLLBACK sent on suspicion it leaves no warning in the server's log.
+    async fn probe(&mut self) -> Result<Transaction, Failed> {
+        // A handler that dropped a savepoint object has left sqlx a ROLLBACK TO SAVEPOINT to send
+        // first. If it fails, its error comes as ours, once.
+        const TRIES: u32 = 2;
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            let asked = self
+                .statement(async |conn| {
+                    let rows = sqlx::raw_sql(
+                        "SAVEPOINT factum_probe; SELECT pg_current_xact_id_if_assigned()::text",
+                    )
+                    .fetch_all(conn)
+                    .await?;
+                    match rows.last() {
+                        Some(row) => row.try_get::<Option<String>, _>(0),
+                        None => Err(sqlx::Error::RowNotFound),
+                    }
+                })
+                .await;
+            match asked {
+                Ok(xid) => {
+                    let xid = xid.and_then(|xid| xid.parse().ok()).map(TransactionId);
+                    return Ok(Transaction::Open(xid));
+                }
+                Err(Failed::Answer(err)) => match error::code(&err) {
+                    "25P01" => return Ok(Transaction::None),
+                    "25P02" => return Ok(Transaction::Failed),
+                    _ if tries < TRIES => {}
+                    _ => return Err(Failed::Answer(err)),
+                },
+                Err(lost) => return Err(lost),
+            }
+        }
+    }
+
+    async fn has_committed(&mut self, xid: TransactionId) -> Result<bool, Failed> {
+        self.statement(async |conn| has_committed(conn, xid).await)
+            .await
+    }
+
+    async fn has_committed_elsewhere(&self, xid: TransactionId) -> Result<bool, DatabaseError> {
+        let mut held = self.db.hold().await?;
+        let committed = held
+            .answered(async |conn| has_committed(conn, xid).await)
+            .await
+            .map_err(|err| DatabaseError::new("read a transaction's outcome", &err))?;
+        held.give_back();
+        Ok(committed)
+    }
+
+    async fn raw(&mut self, sql: impl Into<String>) -> Result<(), Failed> {
+        let sql = AssertSqlSafe(sql.into());
+        self.statement(async |conn| sqlx::raw_sql(sql).execute(conn).await.map(drop))
+            .await
+    }
+
+    async fn simple(&mut self, what: &'static str, sql: &str) -> Result<(), DatabaseError> {
+        self.raw(sql)
+            .await
+            .map_err(|failed| failed.into_error(what))
+    }
+
+    /// Runs one statement. While it runs, the connection is out of the session.
+    async fn statement<T>(
+        &mut self,
+        statement: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
+    ) -> Result<T, Failed> {
+        let Some(mut held) = self.held.take() else {
+            return Err(Failed::Lost(Lost::Before));
+        };
+        match held.answered(statement).await {
+            Ok(value) => {
+                self.held = Some(held);
+                Ok(value)
+            }
+            Err(err) if error::ends_connection(&err) => {
+                self.open = false;
+                Err(Failed::Lost(Lost::Now(err)))
+            }
+            Err(err) => {
+                self.held = Some(held);
+                Err(Failed::Answer(err))
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session")
+            .field("closed", &self.is_closed())
+            .field("transaction_open", &self.open)
+            .finish_non_exhaustive()
+    }
+}
+
+enum Settled {
+    /// As it should be.
+    RolledBack,
+    EndedByRollback,
+    /// The dedup rows and everything after them stand.
+    Committed,
+    /// The dedup rows stand, what came after them doesn't.
+    CommittedThenLost,
+}
+
+/// Why a statement failed.
+enum Failed {
+    /// The server answered with an error; the connection is sound.
+    Answer(sqlx::Error),
+    /// The connection is gone.
+    Lost(Lost),
+}
+
+enum Lost {
+    Before,
+    Now(sqlx::Error),
+}
+
+impl Lost {
+    fn because(&self, what: &'static str) -> DatabaseError {
+        match self {
+            Self::Now(err) => DatabaseError::new(what, err),
+            Self::Before => DatabaseError::plain(
+                ErrorKind::Unavailable,
+                what,
+                "the session's connection was lost before",
+                "open another session",
+            ),
+        }
+    }
+}
+
+impl Failed {
+    fn into_error(self, what: &'static str) -> DatabaseError {
+        match self {
+            Self::Answer(err) => DatabaseError::new(what, &err),
+            Self::Lost(lost) => lost.because(what),
+        }
+    }
+}
+
+const BEGIN: &str = "BEGIN ISOLATION LEVEL READ COMMITTED";
+
+/// "no partition of relation found for row", and a partition's own constraint.
+const NO_PARTITION: &str = "23514";
+
+/// One row always: the transaction's id (assigned even where nothing is new, so that the guard has
+/// something to ask for) and the ids that were inserted.
+const DEDUP: &str = "\
+    WITH fresh AS ( \
+        INSERT INTO processed_event (consumer_group, event_id) \
+        SELECT $1, id FROM unnest($2::uuid[]) AS given (id) \
+        ON CONFLICT (consumer_group, event_id) DO NOTHING \
+        RETURNING event_id \
+    ) \
+    SELECT pg_current_xact_id()::text, ARRAY(SELECT event_id FROM fresh)";
+
+async fn has_committed(conn: &mut PgConnection, xid: TransactionId) -> Result<bool, sqlx::Error> {
+    let sql = format!("SELECT pg_xact_status('{xid}'::xid8) = 'committed'");
+    let committed: Option<bool> = sqlx::raw_sql(AssertSqlSafe(sql))
+        .fetch_one(conn)
+        .await?
+        .try_get(0)?;
+    Ok(committed.unwrap_or(false))
+}
+
+fn verdicts(ids: &[EventId], outside: &BTreeSet<Uuid>, fresh: &[Uuid]) -> Vec<DedupVerdict> {
+    let mut fresh: BTreeSet<Uuid> = fresh.iter().copied().collect();
+    ids.iter()
+        .map(|id| {
+            let id = id.as_uuid();
+            if outside.contains(&id) {
+                DedupVerdict::OutOfWindow
+            } else if fresh.remove(&id) {
+                DedupVerdict::Fresh
+            } else {
+                DedupVerdict::Duplicate
+            }
+        })
+        .collect()
+}
+
+fn parse_xid(what: &'static str, text: &str) -> Result<TransactionId, DatabaseError> {
+    text.parse().map(TransactionId).map_err(|_| {
+        DatabaseError::plain(
+            ErrorKind::Other,
+            what,
+            "the server's transaction id isn't a number",
+            "is this PostgreSQL?",
+        )
+    })
+}
+
+fn misuse(what: &'static str, cause: &'static str) -> DatabaseError {
+    DatabaseError::plain(
+        ErrorKind::Other,
+        what,
+        cause,
+        "this is a mistake in the calling code",
+    )
+}
