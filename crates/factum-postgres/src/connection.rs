@@ -178,9 +178,9 @@ impl Held {
 
     /// Waits for a statement's answer, but not for ever: `statement_timeout` is the server's, and
     /// a server that fell off the network says nothing. The error then ends the connection.
-    pub(crate) async fn answered<'a, T>(
-        &'a mut self,
-        statement: impl AsyncFnOnce(&'a mut PgConnection) -> Result<T, sqlx::Error>,
+    pub(crate) async fn answered<T>(
+        &mut self,
+        statement: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
     ) -> Result<T, sqlx::Error> {
         let limit = self.home.answer_timeout;
         tokio::time::timeout(limit, statement(&mut self.conn))
