@@ -13,6 +13,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::handler::{BatchHandler, ErasedHandler, Handler, PerBatch, PerEvent};
+use crate::problem::Problem;
 use crate::lane::{ConsumerStats, Lane, LaneContext, LaneError, TombstonePolicy, UnknownPolicy};
 
 /// Records in one transaction at most; more gains nothing (measured: the gain flattens at 500).
@@ -95,10 +96,11 @@ impl Consumer {
     }
 
     fn with<E: Event>(mut self, handler: Arc<dyn ErasedHandler>) -> Self {
-        self.registry = self.registry.with::<E>();
         if self.handlers.insert(E::EVENT_TYPE, handler).is_some() {
             self.doubled.push(E::EVENT_TYPE);
+            return self;
         }
+        self.registry = self.registry.with::<E>();
         self
     }
 
@@ -164,31 +166,26 @@ impl Consumer {
     }
 
     /// What is wrong with it, apart from its name.
-    pub(crate) fn problems(&self) -> Vec<String> {
+    pub(crate) fn problems(&self) -> Vec<Problem> {
+        let problem = |rule, what: String, mend: &str| {
+            Problem::new(rule, format!("consumer `{}`", self.name), what, mend)
+        };
         let mut problems = Vec::new();
         if self.handlers.is_empty() {
-            problems.push(format!(
-                "consumer {}: it has no handler; add `.handler::<YourEvent>(…)`",
-                self.name
-            ));
+            let mend = "add `.handler::<YourEvent>(…)`, or leave the consumer out";
+            problems.push(problem("CONS-1", "it has no handler".into(), mend));
         }
         for event_type in &self.doubled {
-            problems.push(format!(
-                "consumer {}: it has two handlers for {event_type}; keep one, or make a second consumer",
-                self.name
-            ));
+            let what = format!("it has two handlers for `{event_type}`");
+            problems.push(problem("CONS-1", what, "keep one, or make a second consumer"));
         }
         if !(1..=10_000).contains(&self.batch_limit) {
-            problems.push(format!(
-                "consumer {}: batch_limit is {}; write 1 to 10000",
-                self.name, self.batch_limit
-            ));
+            let what = format!("its batch limit is {}", self.batch_limit);
+            problems.push(problem("CONS-6", what, "write `.batch_limit(n)` with 1 to 10000"));
         }
         if self.handler_timeout.is_zero() {
-            problems.push(format!(
-                "consumer {}: handler_timeout is zero; no handler could ever finish",
-                self.name
-            ));
+            let what = "its handler's time limit is zero, so no handler could finish".into();
+            problems.push(problem("CONS-6", what, "write a `.handler_timeout(…)` of some seconds"));
         }
         problems
     }

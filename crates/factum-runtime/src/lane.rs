@@ -132,6 +132,14 @@ pub enum LaneError {
         /// `COMMIT` or `ROLLBACK`.
         typed: &'static str,
     },
+    /// A handler typed COMMIT, and what followed couldn't be mended automatically.
+    #[error("consumer {consumer}: {what}")]
+    NotTakenBack {
+        /// The consumer.
+        consumer: String,
+        /// What stands, and what to do.
+        what: String,
+    },
     /// The lane's task panicked: a fault in Factum, not in a handler (whose panics are caught).
     #[error("consumer {consumer}: a lane ended by a panic. Nothing was marked as processed; please report it")]
     Panicked {
@@ -237,7 +245,6 @@ impl Lane {
                 partition = self.feed.partition(), offset = record.offset, attempt, %failure, ?outcome,
                 "an event failed");
             match outcome {
-                Outcome::Processed | Outcome::Duplicate => return Ok(()),
                 Outcome::Retry { after, counted } => {
                     // Half of the delay is fixed, half is jitter: lanes that failed together
                     // don't come back together.
@@ -262,6 +269,8 @@ impl Lane {
                     letter.first_failed_at = Some(first_failed_at);
                     return self.set_aside(record, &letter).await;
                 }
+                // decide() is asked about failures only.
+                other => unreachable!("a failure's outcome is {other:?}"),
             }
         }
     }
@@ -455,9 +464,7 @@ impl Lane {
             ErrorKind::Conflict => AttemptError::Conflict { range: 0..records },
             // A lock that another owner of this partition still holds, or a database that can't
             // answer as it should: neither is an event's fault.
-            ErrorKind::Unavailable | ErrorKind::LockTimeout | ErrorKind::Other => {
-                AttemptError::Outage(error.to_string())
-            }
+            _ => AttemptError::Outage(error.to_string()),
         }
     }
 
@@ -472,33 +479,36 @@ impl Lane {
     ) -> AttemptError {
         let context = self.context.clone();
         let interrupted = !matches!(error, CallError::Failed(_));
-        let rolled_back = if interrupted {
-            // The call was dropped in the middle of a statement: that connection is lost. Its
-            // transaction dies with it; a COMMIT that the handler typed before doesn't.
-            self.discard_session();
-            match open(&mut self.session, &context.db).await {
-                Ok(session) => session.take_back(&context.consumer, xid, unfinished).await,
-                Err(error) => Err(RollbackError::Database(error)),
-            }
-        } else {
-            match self.session.as_mut() {
-                Some(session) => {
-                    session.rollback_after_failure(&context.consumer, xid, unfinished).await
-                }
-                None => Ok(()),
-            }
+        let Some(session) = self.session.as_mut() else {
+            return AttemptError::Outage("the session is gone".into());
         };
-        match rolled_back {
+        if interrupted {
+            // The call was dropped in the middle of a statement: that connection is lost, and its
+            // transaction dies with it. A COMMIT that the handler typed before doesn't.
+            session.sever();
+        }
+        match session.rollback_after_failure(&context.consumer, xid, unfinished).await {
             Ok(()) => {}
             Err(RollbackError::TransactionEnded { committed }) => {
                 self.discard_session();
                 return self.transaction_ended(committed, event_types);
             }
+            Err(error @ RollbackError::NotTakenBack { .. }) => {
+                self.discard_session();
+                return AttemptError::Halt(Halt::Failed(LaneError::NotTakenBack {
+                    consumer: context.consumer.clone(),
+                    what: error.to_string(),
+                }));
+            }
             Err(RollbackError::Database(error)) => {
                 self.discard_session();
-                if !matches!(error.kind(), ErrorKind::Unavailable) {
-                    tracing::warn!(consumer = %context.consumer, %error, "the rollback failed; the connection was closed");
+                if !interrupted {
+                    return AttemptError::Outage(error.to_string());
                 }
+                // As expected after `sever`: nothing of the transaction stands.
+            }
+            Err(error) => {
+                self.discard_session();
                 return AttemptError::Outage(error.to_string());
             }
         }
@@ -548,12 +558,15 @@ impl Lane {
                 self.discard_session();
                 match error.kind() {
                     ErrorKind::Unavailable => AttemptError::Outage(error.to_string()),
-                    ErrorKind::Conflict => AttemptError::Conflict { range: blamed },
-                    ErrorKind::LockTimeout | ErrorKind::Other => AttemptError::Records {
+                    _ => AttemptError::Records {
                         range: blamed,
                         failure: Failure::Transient { description: error.to_string() },
                     },
                 }
+            }
+            other => {
+                self.discard_session();
+                AttemptError::Outage(other.to_string())
             }
         }
     }
