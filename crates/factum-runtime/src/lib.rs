@@ -6,6 +6,7 @@ mod handler;
 mod lane;
 mod maintenance;
 mod problem;
+mod relay;
 mod service;
 mod signals;
 
@@ -15,3 +16,12 @@ pub use factum_kafka::StartAt;
 pub use handler::{BatchHandler, Handler, Tx};
 pub use lane::{ConsumerStats, LaneError, TombstonePolicy, UnknownPolicy};
 pub use problem::Problem;
+pub use relay::RelayError;
+pub use service::{Service, ServiceBuilder, ServiceError};
+
+// What the command and the facade take from below, so that each depends on this crate alone.
+pub use factum_kafka::{KafkaSettings, SaslMechanism, Security};
+pub use factum_postgres::{
+    Database, DatabaseError, DatabaseSettings, ErrorKind, MaintenanceReport, Outbox, Publication,
+    PublishError, Window, maintain, migration, new_event_id,
+};

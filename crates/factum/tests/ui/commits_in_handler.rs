@@ -1,0 +1,25 @@
+//! A handler tries to commit the transaction that it was lent.
+
+use factum::{Envelope, Event, Handler, HandlerError, Tx};
+
+#[derive(Debug, Event)]
+#[event(kind = "order.confirmed.v1", aggregate = "Order", topic = "orders.confirmed")]
+struct OrderConfirmed {
+    #[event(aggregate_id)]
+    order_id: u64,
+}
+
+struct Billing;
+
+impl Handler<OrderConfirmed> for Billing {
+    async fn handle(
+        &self,
+        _event: &Envelope<OrderConfirmed>,
+        tx: &mut Tx<'_>,
+    ) -> Result<(), HandlerError> {
+        tx.commit().await?;
+        Ok(())
+    }
+}
+
+fn main() {}

@@ -1,0 +1,28 @@
+//! A handler tries to keep the transaction for later.
+
+use std::sync::Mutex;
+use factum::{Envelope, Event, Handler, HandlerError, Tx};
+
+#[derive(Debug, Event)]
+#[event(kind = "order.confirmed.v1", aggregate = "Order", topic = "orders.confirmed")]
+struct OrderConfirmed {
+    #[event(aggregate_id)]
+    order_id: u64,
+}
+
+struct Billing {
+    kept: Mutex<Option<&'static mut Tx<'static>>>,
+}
+
+impl Handler<OrderConfirmed> for Billing {
+    async fn handle(
+        &self,
+        _event: &Envelope<OrderConfirmed>,
+        tx: &mut Tx<'_>,
+    ) -> Result<(), HandlerError> {
+        *self.kept.lock().unwrap() = Some(tx);
+        Ok(())
+    }
+}
+
+fn main() {}

@@ -1,0 +1,30 @@
+//! A handler holds something across an await that can't move to another thread.
+
+use std::rc::Rc;
+
+use factum::sqlx;
+use factum::{Envelope, Event, Handler, HandlerError, Tx};
+
+#[derive(Debug, Event)]
+#[event(kind = "order.confirmed.v1", aggregate = "Order", topic = "orders.confirmed")]
+struct OrderConfirmed {
+    #[event(aggregate_id)]
+    order_id: u64,
+}
+
+struct Billing;
+
+impl Handler<OrderConfirmed> for Billing {
+    async fn handle(
+        &self,
+        _event: &Envelope<OrderConfirmed>,
+        tx: &mut Tx<'_>,
+    ) -> Result<(), HandlerError> {
+        let count = Rc::new(1);
+        sqlx::query("INSERT INTO invoice DEFAULT VALUES").execute(tx.conn()).await?;
+        drop(count);
+        Ok(())
+    }
+}
+
+fn main() {}

@@ -1,0 +1,28 @@
+//! A handler tries to work with the transaction in a task of its own.
+
+use factum::sqlx;
+use factum::{Envelope, Event, Handler, HandlerError, Tx};
+
+#[derive(Debug, Event)]
+#[event(kind = "order.confirmed.v1", aggregate = "Order", topic = "orders.confirmed")]
+struct OrderConfirmed {
+    #[event(aggregate_id)]
+    order_id: u64,
+}
+
+struct Billing;
+
+impl Handler<OrderConfirmed> for Billing {
+    async fn handle(
+        &self,
+        _event: &Envelope<OrderConfirmed>,
+        tx: &mut Tx<'_>,
+    ) -> Result<(), HandlerError> {
+        tokio::spawn(async move {
+            sqlx::query("INSERT INTO invoice DEFAULT VALUES").execute(tx.conn()).await
+        });
+        Ok(())
+    }
+}
+
+fn main() {}

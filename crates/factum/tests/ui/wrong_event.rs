@@ -1,0 +1,33 @@
+//! A handler is given to a consumer for an event that it does not handle.
+
+use factum::{Consumer, Envelope, Event, Handler, HandlerError, Tx};
+
+#[derive(Debug, Event)]
+#[event(kind = "order.confirmed.v1", aggregate = "Order", topic = "orders.confirmed")]
+struct OrderConfirmed {
+    #[event(aggregate_id)]
+    order_id: u64,
+}
+
+#[derive(Debug, Event)]
+#[event(kind = "order.cancelled.v1", aggregate = "Order", topic = "orders.cancelled")]
+struct OrderCancelled {
+    #[event(aggregate_id)]
+    order_id: u64,
+}
+
+struct Billing;
+
+impl Handler<OrderConfirmed> for Billing {
+    async fn handle(
+        &self,
+        _event: &Envelope<OrderConfirmed>,
+        _tx: &mut Tx<'_>,
+    ) -> Result<(), HandlerError> {
+        Ok(())
+    }
+}
+
+fn main() {
+    let _ = Consumer::named("billing-order-cancelled").handler::<OrderCancelled>(Billing);
+}
