@@ -233,7 +233,8 @@ impl ServiceBuilder {
             };
             let shutdown = started.serving.clone();
             started.spawn(Part::Relay, async {
-                Relay::run(context, shutdown)
+                Relay::default()
+                    .run(context, shutdown)
                     .await
                     .map_err(ServiceError::Relay)
             });

@@ -1,0 +1,87 @@
+//! How a command ends: a text for people, an object for programs, an exit code.
+
+use std::fmt;
+use std::process::ExitCode;
+
+use serde_json::{Map, Value};
+
+/// The exit codes of every command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// All is done, or all is well.
+    Done = 0,
+    /// It failed, or it found something that is not well, such as a pending migration.
+    Failed = 1,
+    /// It was called wrongly; also clap's own code.
+    Usage = 2,
+    /// The database can't be reached: start it, or try again later.
+    Away = 3,
+}
+
+/// What a command has to say at its end.
+#[derive(Debug)]
+pub(crate) struct Report {
+    /// For people, on stdout; empty for nothing.
+    pub(crate) text: String,
+    pub(crate) exit: Exit,
+    /// The fields of the closing JSON object; `None` without `--json`.
+    pub(crate) json: Option<Map<String, Value>>,
+}
+
+/// Why a command failed: what, where, and what to do.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    pub(crate) what: String,
+    pub(crate) place: String,
+    pub(crate) mend: String,
+    pub(crate) exit: Exit,
+    /// Whether the closing JSON object was asked for, and its schema.
+    pub(crate) schema: Option<&'static str>,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Failure {
+            what, place, mend, ..
+        } = self;
+        write!(f, "error: {what}\n  where: {place}\n  mend:  {mend}")
+    }
+}
+
+/// Starts the closing JSON object.
+pub(crate) fn json(schema: &'static str, exit: Exit) -> Map<String, Value> {
+    let mut fields = Map::new();
+    fields.insert("schema".to_owned(), schema.into());
+    fields.insert("ok".to_owned(), (exit == Exit::Done).into());
+    fields
+}
+
+/// Prints, and gives the exit code.
+#[expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command speaks to its user"
+)]
+pub(crate) fn finish(result: Result<Report, Failure>) -> ExitCode {
+    let (exit, closing) = match result {
+        Ok(report) => {
+            if !report.text.is_empty() {
+                println!("{}", report.text);
+            }
+            (report.exit, report.json)
+        }
+        Err(failure) => {
+            eprintln!("{failure}");
+            let closing = failure.schema.map(|schema| {
+                let mut fields = json(schema, failure.exit);
+                fields.insert("error".to_owned(), failure.what.into());
+                fields
+            });
+            (failure.exit, closing)
+        }
+    };
+    if let Some(fields) = closing {
+        println!("{}", Value::Object(fields));
+    }
+    ExitCode::from(exit as u8)
+}

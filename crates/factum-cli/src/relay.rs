@@ -1,0 +1,50 @@
+//! `factum relay`: the relay on its own, for outboxes that services in other languages write.
+
+use clap::Args;
+use factum_runtime::{Config, Service};
+use tracing_subscriber::EnvFilter;
+
+use crate::outcome::{self, Exit, Failure, Report};
+
+const SCHEMA: &str = "factum.relay/1";
+
+/// Configured by the environment, as every service: DATABASE_URL, KAFKA_BROKERS, FACTUM_SERVICE, …
+/// It logs to stderr; RUST_LOG chooses how much. It runs until SIGTERM or SIGINT; the second signal
+/// ends it at once.
+#[derive(Debug, Args)]
+#[command(
+    after_help = "Example:\n  DATABASE_URL=postgres://… KAFKA_BROKERS=kafka-1:9092 KAFKA_SECURITY_PROTOCOL=SSL \\\n  \
+                  FACTUM_SERVICE=orders-relay factum relay"
+)]
+pub(crate) struct Options {
+    /// End stdout with one JSON object on one line
+    #[arg(long)]
+    json: bool,
+}
+
+pub(crate) fn run(options: &Options) -> Result<Report, Failure> {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+    let failure = |what: String, exit| Failure {
+        what,
+        place: "this process and its environment".to_owned(),
+        mend: "do what the text above says; the table of settings is in the documentation of Config"
+            .to_owned(),
+        exit,
+        schema: options.json.then_some(SCHEMA),
+    };
+    let config = Config::from_env().map_err(|error| failure(error.to_string(), Exit::Usage))?;
+    let runtime = tokio::runtime::Runtime::new()
+        .map_err(|error| failure(error.to_string(), Exit::Failed))?;
+    runtime
+        .block_on(Service::builder(config).relay().run())
+        .map_err(|error| failure(error.to_string(), Exit::Failed))?;
+    Ok(Report {
+        text: String::new(),
+        exit: Exit::Done,
+        json: options.json.then(|| outcome::json(SCHEMA, Exit::Done)),
+    })
+}
