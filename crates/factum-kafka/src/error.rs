@@ -12,9 +12,9 @@ use crate::settings::KafkaSettings;
 /// password, a key or a payload.
 ///
 /// ```text
-/// listing the topics failed at Kafka brokers 127.0.0.1:9092: no broker answered (Local: Timed out;
-/// last sign: 127.0.0.1:9092/bootstrap: Connect to ipv4#127.0.0.1:9092 failed: Connection refused).
-/// Is Kafka running there, and is KAFKA_BROKERS right?
+/// describing the topic `orders` failed at Kafka brokers 127.0.0.1:9092: no broker answered
+/// (127.0.0.1:9092/bootstrap: Connect to ipv4#127.0.0.1:9092 failed: Connection refused (after 0ms in
+/// state CONNECT)). Is Kafka running there, and is KAFKA_BROKERS right?
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct KafkaError {
@@ -77,7 +77,11 @@ impl KafkaError {
                     kind = KafkaErrorKind::Authentication;
                 }
             }
-            cause = format!("{cause}; last sign: {sign}");
+            cause = match kind {
+                // That the request timed out says less than why.
+                KafkaErrorKind::Unreachable => sign.to_owned(),
+                _ => format!("{cause}; last sign: {sign}"),
+            };
         }
         KafkaError {
             kind,

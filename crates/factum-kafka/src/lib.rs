@@ -10,6 +10,7 @@ mod consumer;
 #[cfg(feature = "embedded")]
 mod embedded;
 mod error;
+pub mod inspect;
 mod producer;
 mod record;
 mod settings;

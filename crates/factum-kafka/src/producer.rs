@@ -3,27 +3,31 @@
 //! # How the order of a key survives a failure
 //!
 //! A record that failed must not be overtaken by a later record of its key: the relay sends the failed
-//! one again, and then the two stand in the wrong order for good. Three things together rule that out,
-//! and none of them is librdkafka's default:
+//! one again, and then the two stand in the wrong order for good. An idempotent producer alone does not
+//! rule that out; each of these was seen on a broker or in librdkafka's source:
 //!
-//! - **One request in flight for each broker.** With more, the broker refuses request 1 and may accept
-//!   request 2: a broker that holds no state for a producer id (a new producer, or one idle for a day)
-//!   takes any sequence number as the first. librdkafka then even reports request 1 as written, because
-//!   it takes the acknowledgement of 2 for one of 1. PROD-1 allows five; throughput comes from batches.
-//! - **`enable.gapless.guarantee`.** When a broker refuses a batch for good, librdkafka's default is to
-//!   number the rest anew and send it. With this setting the producer stops instead, whole.
-//! - **No time limit inside the client.** librdkafka would give up record by record, so the second of a
-//!   key could still leave after the first was given up. The limit is kept here: at its end *everything*
-//!   not yet acknowledged is withdrawn at once and the producer is spent.
+//! - When a broker refuses a batch for good, librdkafka numbers the rest anew and sends it. So
+//!   `enable.gapless.guarantee` is on: the producer stops instead, whole.
+//! - librdkafka gives up record by record when time runs out, so the second of a key could still leave
+//!   after the first was given up. So there is no time limit inside the client; it is kept here, and at its end
+//!   *everything* not yet acknowledged is withdrawn at once and the producer is spent.
+//! - A broker that holds no state for a producer id takes any sequence number as the first. With several
+//!   requests on their way to a new partition it may refuse the first and take the second; and if the
+//!   refusal was a passing one, librdkafka even reports the first as written, because it takes the
+//!   acknowledgement of the second for one of both: a loss without a word. So the first record of a
+//!   producer for a partition goes alone, and the rest follows its acknowledgement; after ten minutes
+//!   of silence once more. From then on the broker refuses every gap. For this the producer must know
+//!   the partition of a record, so it takes the hash itself: murmur2, as Java and kafkajs do.
 //!
 //! So a producer that failed is thrown away ([`Producer::is_fatal`]) and the next one starts from the
 //! outbox table. Records that were on their way at that moment may be on the broker already: they are sent
 //! again with the same event id, and the consumers' dedup stops them (public case 26).
 
 use std::collections::{HashMap, HashSet};
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientContext;
@@ -52,6 +56,10 @@ const TOPIC_BELIEVED: Duration = Duration::from_secs(300);
 
 /// How long a missing topic is believed missing, so that a row for it does not cost a request each time.
 const MISSING_BELIEVED: Duration = Duration::from_millis(500);
+
+/// How long a partition's last acknowledgement proves that its broker holds this producer's state. Brokers
+/// forget a silent producer after `producer.id.expiration.ms`, a day by default.
+const STATE_BELIEVED: Duration = Duration::from_secs(600);
 
 /// How long withdrawn records may take to report back.
 const WITHDRAWAL_LIMIT: Duration = Duration::from_secs(2);
@@ -145,21 +153,26 @@ pub struct Producer {
     settings: KafkaSettings,
     delivery_timeout: Duration,
     topics: Mutex<HashMap<String, Topic>>,
+    /// The partition for the next call's records without a key, before it is cut to the topic's number.
+    keyless: AtomicU32,
     spent: AtomicBool,
 }
 
-#[derive(Clone, Copy)]
+/// What is known of a topic.
+#[derive(Clone)]
 struct Topic {
-    exists: bool,
+    /// Nothing if it does not exist.
+    partitions: Option<NonZeroU32>,
     asked_at: Instant,
+    /// When each partition acknowledged a record of this producer last.
+    acknowledged: HashMap<i32, Instant>,
 }
 
 impl Topic {
-    fn believed(&self) -> bool {
-        let limit = if self.exists {
-            TOPIC_BELIEVED
-        } else {
-            MISSING_BELIEVED
+    fn is_believed(&self) -> bool {
+        let limit = match self.partitions {
+            Some(_) => TOPIC_BELIEVED,
+            None => MISSING_BELIEVED,
         };
         self.asked_at.elapsed() < limit
     }
@@ -199,6 +212,7 @@ impl Producer {
             settings: settings.clone(),
             delivery_timeout,
             topics: Mutex::default(),
+            keyless: AtomicU32::new(0),
             spent: AtomicBool::new(false),
         })
     }
@@ -229,28 +243,12 @@ impl Producer {
     /// the producer is spent.
     pub async fn send_all(&self, batch: &[OutgoingRecord<'_>]) -> Vec<Result<(), SendError>> {
         let deadline = Instant::now() + self.delivery_timeout;
-        let mut outcomes: Vec<Option<Result<(), SendError>>> = vec![None; batch.len()];
-        if !self.is_fatal() {
-            let missing = self.look_up_topics(batch, deadline).await;
-            let mut attempt = Attempt::new(self, batch, &mut outcomes, deadline);
-            attempt.enqueue(&missing).await;
-            attempt.collect().await;
-        }
-        outcomes
-            .into_iter()
-            .zip(batch)
-            .map(|(outcome, record)| {
-                outcome.unwrap_or_else(|| {
-                    Err(SendError::new(
-                        SendErrorKind::Fatal,
-                        format!(
-                            "a record for `{}` was not sent: the producer has stopped and must be rebuilt",
-                            record.topic
-                        ),
-                    ))
-                })
-            })
-            .collect()
+        let targets = if self.is_fatal() {
+            Vec::new()
+        } else {
+            self.targets_of(batch, deadline).await
+        };
+        Attempt::new(self, batch, targets, deadline).run().await
     }
 
     /// Whether this producer is spent: it lost its idempotence, the broker refused a batch, or time ran
@@ -291,71 +289,117 @@ impl Producer {
         }
     }
 
-    /// The topics of the batch that can't be sent to, with the reason.
-    async fn look_up_topics<'b>(
+    /// Where each record of the batch goes, or why it can't go anywhere.
+    async fn targets_of(
         &self,
-        batch: &[OutgoingRecord<'b>],
+        batch: &[OutgoingRecord<'_>],
         deadline: Instant,
-    ) -> HashMap<&'b str, SendError> {
-        let mut unusable = HashMap::new();
-        let named: HashSet<&'b str> = batch.iter().map(|record| record.topic).collect();
-        for topic in named {
-            if !topology::is_legal_topic(topic) {
-                unusable.insert(
-                    topic,
-                    SendError::new(
-                        SendErrorKind::Permanent,
-                        "the topic's name is not legal: 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-'",
-                    ),
-                );
-                continue;
-            }
-            if let Err(error) = self.look_up_topic(topic, deadline).await {
-                unusable.insert(topic, error);
+    ) -> Vec<Result<Target, SendError>> {
+        let mut topics: HashMap<&str, Result<NonZeroU32, SendError>> = HashMap::new();
+        for record in batch {
+            if !topics.contains_key(record.topic) {
+                let partitions = self.partitions_of(record.topic, deadline).await;
+                topics.insert(record.topic, partitions);
             }
         }
-        unusable
+        let keyless = self.keyless.fetch_add(1, Ordering::Relaxed);
+        let known = lock(&self.topics);
+        batch
+            .iter()
+            .map(|record| {
+                check_headers(record)?;
+                let partitions = topics[record.topic].clone()?;
+                let partition = match (record.partition, record.key) {
+                    (Some(partition), _) => partition,
+                    (None, Some(key)) => partition_of(key, partitions),
+                    (None, None) => partition_number(keyless, partitions),
+                };
+                let has_state = known
+                    .get(record.topic)
+                    .and_then(|topic| topic.acknowledged.get(&partition))
+                    .is_some_and(|at| at.elapsed() < STATE_BELIEVED);
+                Ok(Target {
+                    partition,
+                    has_state,
+                })
+            })
+            .collect()
     }
 
-    async fn look_up_topic(&self, topic: &str, deadline: Instant) -> Result<(), SendError> {
+    /// How many partitions a topic has, asked at most every five minutes.
+    async fn partitions_of(&self, topic: &str, deadline: Instant) -> Result<NonZeroU32, SendError> {
+        if !topology::is_legal_topic(topic) {
+            return Err(SendError::new(
+                SendErrorKind::Permanent,
+                "the topic's name is not legal: 1 to 249 of a-z, A-Z, 0-9, '.', '_' and '-'",
+            ));
+        }
         let believed = lock(&self.topics)
             .get(topic)
-            .copied()
-            .filter(Topic::believed);
-        let exists = match believed {
-            Some(topic) => topic.exists,
+            .filter(|topic| topic.is_believed())
+            .map(|topic| topic.partitions);
+        let partitions = match believed {
+            Some(partitions) => partitions,
             None => {
-                let client = Arc::clone(self.client());
-                let settings = self.settings.clone();
-                let name = topic.to_owned();
-                let limit = deadline.saturating_duration_since(Instant::now());
-                let partitions = tokio::task::spawn_blocking(move || {
-                    let log = &client.client().context().log;
-                    topology::partitions_of(client.client(), log, &settings, &name, limit)
-                })
-                .await
-                .map_err(|_| {
-                    SendError::new(SendErrorKind::Retriable, "the process is shutting down")
-                })?
-                .map_err(|error| SendError::new(SendErrorKind::Retriable, error.to_string()))?;
-                let exists = partitions.is_some();
-                lock(&self.topics).insert(
-                    topic.to_owned(),
-                    Topic {
-                        exists,
-                        asked_at: Instant::now(),
-                    },
-                );
-                exists
+                let partitions = self.ask_for_partitions(topic, deadline).await?;
+                let now = Instant::now();
+                lock(&self.topics)
+                    .entry(topic.to_owned())
+                    .and_modify(|topic| {
+                        topic.partitions = partitions;
+                        topic.asked_at = now;
+                    })
+                    .or_insert_with(|| Topic {
+                        partitions,
+                        asked_at: now,
+                        acknowledged: HashMap::new(),
+                    });
+                partitions
             }
         };
-        if exists {
-            Ok(())
-        } else {
-            Err(SendError::new(
+        partitions.ok_or_else(|| {
+            SendError::new(
                 SendErrorKind::Permanent,
                 format!("the topic `{topic}` does not exist (CFG-4). Create it on the cluster."),
-            ))
+            )
+        })
+    }
+
+    async fn ask_for_partitions(
+        &self,
+        topic: &str,
+        deadline: Instant,
+    ) -> Result<Option<NonZeroU32>, SendError> {
+        let client = Arc::clone(self.client());
+        let settings = self.settings.clone();
+        let topic = topic.to_owned();
+        let limit = deadline.saturating_duration_since(Instant::now());
+        let answer = tokio::task::spawn_blocking(move || {
+            topology::partitions_of(client.client(), &topic, limit).map_err(|error| {
+                let what = format!("describing the topic `{topic}`");
+                let sign = client.client().context().log.last_sign();
+                KafkaError::new(what, &settings, &error, sign.as_deref())
+            })
+        })
+        .await;
+        match answer {
+            Ok(Ok(partitions)) => Ok(partitions.and_then(NonZeroU32::new)),
+            Ok(Err(error)) => Err(SendError::new(SendErrorKind::Retriable, error.to_string())),
+            Err(_) => Err(SendError::new(
+                SendErrorKind::Retriable,
+                "the runtime is shutting down",
+            )),
+        }
+    }
+
+    /// Notes that the brokers of these partitions hold this producer's state.
+    fn note_acknowledged<'t>(&self, partitions: impl IntoIterator<Item = (&'t str, i32)>) {
+        let mut topics = lock(&self.topics);
+        let now = Instant::now();
+        for (topic, partition) in partitions {
+            if let Some(topic) = topics.get_mut(topic) {
+                topic.acknowledged.insert(partition, now);
+            }
         }
     }
 }
@@ -374,14 +418,24 @@ impl Drop for Producer {
     }
 }
 
+/// Where a record goes.
+#[derive(Clone, Copy)]
+struct Target {
+    partition: i32,
+    /// Whether the partition's broker knows this producer, and so refuses every gap.
+    has_state: bool,
+}
+
 /// One call of [`Producer::send_all`] on its way.
 struct Attempt<'a, 'b> {
     producer: &'a Producer,
     batch: &'a [OutgoingRecord<'b>],
-    outcomes: &'a mut [Option<Result<(), SendError>>],
+    targets: Vec<Result<Target, SendError>>,
+    outcomes: Vec<Option<Result<(), SendError>>>,
     deadline: Instant,
+    sender: mpsc::UnboundedSender<Report>,
     reports: mpsc::UnboundedReceiver<Report>,
-    sender: Option<mpsc::UnboundedSender<Report>>,
+    enqueued: Vec<bool>,
     outstanding: usize,
     timed_out: bool,
 }
@@ -398,7 +452,7 @@ impl<'a, 'b> Attempt<'a, 'b> {
     fn new(
         producer: &'a Producer,
         batch: &'a [OutgoingRecord<'b>],
-        outcomes: &'a mut [Option<Result<(), SendError>>],
+        targets: Vec<Result<Target, SendError>>,
         deadline: Instant,
     ) -> Self {
         // Unbounded in type only: a record reports once.
@@ -406,20 +460,46 @@ impl<'a, 'b> Attempt<'a, 'b> {
         Attempt {
             producer,
             batch,
-            outcomes,
+            targets,
+            outcomes: vec![None; batch.len()],
             deadline,
+            sender,
             reports,
-            sender: Some(sender),
+            enqueued: vec![false; batch.len()],
             outstanding: 0,
             timed_out: false,
         }
     }
 
-    /// Puts the records into the client's queue, in order.
-    async fn enqueue(&mut self, unusable: &HashMap<&'b str, SendError>) {
-        let sender = self.sender.take().expect("`enqueue` is called once");
-        let mut stopped_keys: HashSet<&[u8]> = HashSet::new();
-        for (index, record) in self.batch.iter().enumerate() {
+    async fn run(mut self) -> Vec<Result<(), SendError>> {
+        let mut waiting: Vec<usize> = (0..self.targets.len()).collect();
+        let mut stopped_keys = HashSet::new();
+        // Two waves at most times: the first of each new partition, then everything else.
+        while !waiting.is_empty() && !self.producer.is_fatal() {
+            waiting = self.enqueue_wave(waiting, &mut stopped_keys).await;
+            self.collect().await;
+        }
+        let outcomes = std::mem::take(&mut self.outcomes);
+        outcomes
+            .into_iter()
+            .zip(self.batch)
+            .map(|(outcome, record)| {
+                outcome.unwrap_or_else(|| Err(self.not_acknowledged(record.topic, false)))
+            })
+            .collect()
+    }
+
+    /// Puts into the client's queue, in order, what may go now; gives back what must wait for it.
+    async fn enqueue_wave(
+        &mut self,
+        waiting: Vec<usize>,
+        stopped_keys: &mut HashSet<&'b [u8]>,
+    ) -> Vec<usize> {
+        let mut later = Vec::new();
+        let mut waiting_keys: HashSet<&[u8]> = HashSet::new();
+        let mut first_of: HashSet<(&str, i32)> = HashSet::new();
+        for index in waiting {
+            let record = &self.batch[index];
             if record.key.is_some_and(|key| stopped_keys.contains(key)) {
                 self.outcomes[index] = Some(Err(SendError::new(
                     SendErrorKind::Held,
@@ -430,33 +510,49 @@ impl<'a, 'b> Attempt<'a, 'b> {
                 )));
                 continue;
             }
-            let checked = match unusable.get(record.topic) {
-                Some(error) => Err(error.clone()),
-                None => check_headers(record),
+            let sent = match self.targets[index].clone() {
+                Err(error) => Err(error),
+                Ok(target) => {
+                    let waits = record.key.is_some_and(|key| waiting_keys.contains(key))
+                        || (!target.has_state
+                            && !first_of.insert((record.topic, target.partition)));
+                    // A key that has a record waiting, or one on its way alone, waits with all the rest.
+                    if waits || !target.has_state {
+                        waiting_keys.extend(record.key);
+                    }
+                    if waits {
+                        later.push(index);
+                        continue;
+                    }
+                    self.enqueue_one(index, record, target.partition).await
+                }
             };
-            let enqueued = match checked {
-                Ok(()) => self.enqueue_one(index, record, &sender).await,
-                refused => refused,
-            };
-            match enqueued {
-                Ok(()) => self.outstanding += 1,
+            match sent {
+                Ok(()) => {
+                    self.enqueued[index] = true;
+                    self.outstanding += 1;
+                }
                 Err(error) => {
-                    let go_on = !self.producer.is_fatal();
                     stopped_keys.extend(record.key);
                     self.outcomes[index] = Some(Err(error));
-                    if !go_on {
-                        return;
+                    if self.producer.is_fatal() {
+                        return Vec::new();
+                    }
+                    // The partition's first record is yet to come.
+                    if let Ok(target) = self.targets[index] {
+                        first_of.remove(&(record.topic, target.partition));
                     }
                 }
             }
         }
+        later
     }
 
     async fn enqueue_one(
         &mut self,
         index: usize,
         record: &OutgoingRecord<'_>,
-        sender: &mpsc::UnboundedSender<Report>,
+        partition: i32,
     ) -> Result<(), SendError> {
         let mut headers = OwnedHeaders::new_with_capacity(record.headers.len());
         for (name, value) in &record.headers {
@@ -469,13 +565,13 @@ impl<'a, 'b> Attempt<'a, 'b> {
             record.topic,
             Box::new(ReportTo {
                 index,
-                sender: sender.clone(),
+                sender: self.sender.clone(),
             }),
         )
+        .partition(partition)
         .headers(headers);
         base.key = record.key;
         base.payload = record.value;
-        base.partition = record.partition;
         loop {
             let Err((error, back)) = self.producer.client().send(base) else {
                 return Ok(());
@@ -516,51 +612,72 @@ impl<'a, 'b> Attempt<'a, 'b> {
         }
     }
 
-    /// Waits for the reports, until the deadline; then withdraws and waits a little for the rest.
+    /// Waits for the reports of a wave, until the deadline; then withdraws, and waits a little for the rest.
     async fn collect(&mut self) {
-        let mut limit = self.deadline;
         let mut withdrawn = self.producer.is_fatal();
-        if withdrawn {
-            limit = Instant::now() + WITHDRAWAL_LIMIT;
-        }
+        let mut limit = if withdrawn {
+            Instant::now() + WITHDRAWAL_LIMIT
+        } else {
+            self.deadline
+        };
+        let mut acknowledged: HashSet<(&str, i32)> = HashSet::new();
         while self.outstanding > 0 {
-            match tokio::time::timeout_at(limit.into(), self.reports.recv()).await {
-                Ok(Some(report)) => {
+            let failed = match tokio::time::timeout_at(limit.into(), self.reports.recv()).await {
+                Ok(Some(Report { index, error })) => {
                     self.outstanding -= 1;
-                    let topic = self.batch[report.index].topic;
-                    let outcome = match report.error {
-                        None => Ok(()),
+                    let topic = self.batch[index].topic;
+                    let outcome = match error {
+                        None => {
+                            if let Ok(target) = &self.targets[index] {
+                                acknowledged.insert((topic, target.partition));
+                            }
+                            Ok(())
+                        }
                         Some(Code::PurgeQueue) => Err(self.not_acknowledged(topic, false)),
                         Some(Code::PurgeInflight) => Err(self.not_acknowledged(topic, true)),
                         Some(code) => Err(refusal(code, topic)),
                     };
-                    // A failed record must not be overtaken by a later one of its key.
-                    if outcome.is_err() && !withdrawn {
-                        withdrawn = true;
-                        self.producer.withdraw();
-                        limit = Instant::now() + WITHDRAWAL_LIMIT;
-                    }
-                    self.outcomes[report.index] = Some(outcome);
+                    let failed = outcome.is_err();
+                    self.outcomes[index] = Some(outcome);
+                    failed
                 }
                 Err(_) if !withdrawn => {
-                    withdrawn = true;
                     self.timed_out = true;
-                    self.producer.withdraw();
-                    limit = Instant::now() + WITHDRAWAL_LIMIT;
+                    true
                 }
                 // Reports that never come: the client is gone, or stuck. The outcome is unknown.
                 Ok(None) | Err(_) => break,
+            };
+            // A failed record must not be overtaken by a later one of its key.
+            if failed && !withdrawn {
+                withdrawn = true;
+                self.producer.withdraw();
+                limit = Instant::now() + WITHDRAWAL_LIMIT;
             }
         }
         if self.outstanding > 0 {
+            self.outstanding = 0;
             for index in 0..self.batch.len() {
-                if self.outcomes[index].is_none() {
-                    self.outcomes[index] =
-                        Some(Err(self.not_acknowledged(self.batch[index].topic, true)));
+                let record = &self.batch[index];
+                let outcome = &mut self.outcomes[index];
+                if outcome.is_none() && self.enqueued[index] {
+                    *outcome = Some(Err(SendError::new(
+                        SendErrorKind::Retriable,
+                        format!(
+                            "a record for `{}` was neither acknowledged nor given up by the client; \
+                             it may be on the broker all the same",
+                            record.topic
+                        ),
+                    )));
                 }
             }
-            self.outstanding = 0;
         }
+        for (target, record) in self.targets.iter_mut().zip(self.batch) {
+            if let Ok(target) = target {
+                target.has_state |= acknowledged.contains(&(record.topic, target.partition));
+            }
+        }
+        self.producer.note_acknowledged(acknowledged);
     }
 
     fn not_acknowledged(&self, topic: &str, may_be_written: bool) -> SendError {
@@ -659,6 +776,38 @@ fn refusal(code: Code, topic: &str) -> SendError {
     SendError::new(kind, format!("a record for `{topic}` was refused: {code}"))
 }
 
+/// The partition of a key, as Java's clients and kafkajs compute it.
+fn partition_of(key: &[u8], partitions: NonZeroU32) -> i32 {
+    partition_number(murmur2(key), partitions)
+}
+
+fn partition_number(hash: u32, partitions: NonZeroU32) -> i32 {
+    // Both casts hold: the number is below 2^31 whatever the hash.
+    i32::try_from((hash & 0x7fff_ffff) % partitions).expect("31 bits fit into an i32")
+}
+
+/// MurmurHash2 with Kafka's seed.
+fn murmur2(bytes: &[u8]) -> u32 {
+    const SEED: u32 = 0x9747_b28c;
+    const M: u32 = 0x5bd1_e995;
+    let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
+    let mut hash = SEED ^ length;
+    let (words, rest) = bytes.as_chunks::<4>();
+    for word in words {
+        let mut k = u32::from_le_bytes(*word).wrapping_mul(M);
+        k ^= k >> 24;
+        hash = hash.wrapping_mul(M) ^ k.wrapping_mul(M);
+    }
+    if !rest.is_empty() {
+        let mut word = [0; 4];
+        word[..rest.len()].copy_from_slice(rest);
+        hash = (hash ^ u32::from_le_bytes(word)).wrapping_mul(M);
+    }
+    hash ^= hash >> 13;
+    hash = hash.wrapping_mul(M);
+    hash ^ (hash >> 15)
+}
+
 /// One delivery report.
 struct Report {
     index: usize,
@@ -707,4 +856,57 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex
         .lock()
         .unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The vectors of Kafka's own test, `UtilsTest.testMurmur2`.
+    #[test]
+    fn keys_hash_as_in_java() {
+        for (key, hash) in [
+            (&b"21"[..], -973_932_308_i32),
+            (b"foobar", -790_332_482),
+            (b"a-little-bit-long-string", -985_981_536),
+            (b"a-little-bit-longer-string", -1_486_304_829),
+            (
+                b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8",
+                -58_897_971,
+            ),
+            (b"abc", 479_470_107),
+        ] {
+            assert_eq!(murmur2(key), hash.cast_unsigned());
+        }
+    }
+
+    #[test]
+    fn a_partition_is_never_out_of_range() {
+        for partitions in [1, 2, 7, u32::MAX] {
+            let partitions = NonZeroU32::new(partitions).unwrap();
+            for hash in [0, 1, i32::MAX as u32, 0x8000_0000, u32::MAX] {
+                let number = partition_number(hash, partitions);
+                assert!(number >= 0 && number.unsigned_abs() < partitions.get());
+            }
+        }
+    }
+
+    /// What a broker says decides what the relay does: wrong here, and a row is set aside for the
+    /// cluster's fault, or sent for ever for its own.
+    #[test]
+    fn a_missing_right_is_the_clusters_state_and_a_refused_record_its_own_fault() {
+        for (code, kind) in [
+            (Code::TopicAuthorizationFailed, SendErrorKind::Retriable),
+            (Code::ClusterAuthorizationFailed, SendErrorKind::Retriable),
+            (Code::NotEnoughReplicas, SendErrorKind::Retriable),
+            (Code::BrokerTransportFailure, SendErrorKind::Retriable),
+            (Code::MessageSizeTooLarge, SendErrorKind::Permanent),
+            (Code::InvalidRecord, SendErrorKind::Permanent),
+            (Code::UnknownTopicOrPartition, SendErrorKind::Permanent),
+            (Code::Fatal, SendErrorKind::Fatal),
+            (Code::OutOfOrderSequenceNumber, SendErrorKind::Fatal),
+        ] {
+            assert_eq!(refusal(code, "t").kind(), kind, "{code:?}");
+        }
+    }
 }

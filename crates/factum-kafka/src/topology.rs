@@ -14,6 +14,9 @@ use crate::client_log::ClientLog;
 use crate::error::{KafkaError, KafkaErrorKind};
 use crate::settings::KafkaSettings;
 
+/// How long to read a client's complaints after a failed question.
+const COMPLAINTS_READ: Duration = Duration::from_millis(20);
+
 /// A topic to create.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NewTopic {
@@ -67,18 +70,11 @@ pub async fn describe_topics(
 ) -> Result<BTreeMap<String, Option<u32>>, KafkaError> {
     let names: Vec<String> = topics.iter().map(|&name| name.to_owned()).collect();
     blocking(settings, "describing the topics", move |settings| {
-        let deadline = Instant::now() + timeout;
-        let client = asking_client(settings)?;
+        let asking = Asking::new(settings, timeout)?;
         names
             .into_iter()
             .map(|name| {
-                let left = deadline.saturating_duration_since(Instant::now());
-                let log = client.client().context();
-                let partitions = if is_legal_topic(&name) {
-                    partitions_of_polled(&client, log, settings, &name, left)?
-                } else {
-                    None
-                };
+                let partitions = asking.partitions_of(&name)?;
                 Ok((name, partitions))
             })
             .collect()
@@ -180,32 +176,12 @@ pub async fn watermarks(
 ) -> Result<Vec<PartitionRange>, KafkaError> {
     let names: Vec<String> = topics.iter().map(|&name| name.to_owned()).collect();
     blocking(settings, "reading the watermarks", move |settings| {
-        let deadline = Instant::now() + timeout;
-        let left = || deadline.saturating_duration_since(Instant::now());
-        let client = asking_client(settings)?;
+        let asking = Asking::new(settings, timeout)?;
         let mut ranges = Vec::new();
         for topic in names {
-            let log = client.client().context();
-            let partitions = partitions_of_polled(&client, log, settings, &topic, left())?;
-            for partition in 0..partitions.unwrap_or(0) {
+            for partition in 0..asking.partitions_of(&topic)?.unwrap_or(0) {
                 let partition = i32::try_from(partition).unwrap_or(i32::MAX);
-                let (low, high) = client
-                    .client()
-                    .fetch_watermarks(&topic, partition, left())
-                    .map_err(|error| {
-                        KafkaError::new(
-                            format!("reading the watermarks of `{topic}`"),
-                            settings,
-                            &error,
-                            log.last_sign().as_deref(),
-                        )
-                    })?;
-                ranges.push(PartitionRange {
-                    topic: topic.clone(),
-                    partition,
-                    low,
-                    high,
-                });
+                ranges.push(asking.range_of(&topic, partition)?);
             }
         }
         Ok(ranges)
@@ -226,54 +202,78 @@ pub(crate) fn is_legal_topic(name: &str) -> bool {
 /// The number of partitions, nothing for a missing topic. Blocks.
 pub(crate) fn partitions_of<C: ClientContext>(
     client: &Client<C>,
-    log: &ClientLog,
-    settings: &KafkaSettings,
     topic: &str,
     limit: Duration,
-) -> Result<Option<u32>, KafkaError> {
-    let failed = |error: &RdError| {
-        KafkaError::new(
-            format!("describing the topic `{topic}`"),
-            settings,
-            error,
-            log.last_sign().as_deref(),
-        )
-    };
-    let metadata = client
-        .fetch_metadata(Some(topic), limit)
-        .map_err(|error| failed(&error))?;
+) -> Result<Option<u32>, RdError> {
+    let metadata = client.fetch_metadata(Some(topic), limit)?;
     let Some(found) = metadata.topics().iter().find(|t| t.name() == topic) else {
         return Ok(None);
     };
     match found.error().map(Code::from) {
-        None if found.partitions().is_empty() => Ok(None),
-        None | Some(Code::LeaderNotAvailable) => Ok(Some(
+        None | Some(Code::LeaderNotAvailable) if !found.partitions().is_empty() => Ok(Some(
             u32::try_from(found.partitions().len()).unwrap_or(u32::MAX),
         )),
-        Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => Ok(None),
-        Some(code) => Err(failed(&RdError::MetadataFetch(code))),
+        None | Some(Code::UnknownTopicOrPartition | Code::UnknownTopic) => Ok(None),
+        Some(code) => Err(RdError::MetadataFetch(code)),
     }
 }
 
-/// As [`partitions_of`], for a client that nobody polls: the client's complaints are read on the way.
-fn partitions_of_polled(
-    client: &BaseProducer<ClientLog>,
-    log: &ClientLog,
-    settings: &KafkaSettings,
-    topic: &str,
-    limit: Duration,
-) -> Result<Option<u32>, KafkaError> {
-    let answer = partitions_of(client.client(), log, settings, topic, limit);
-    if answer.is_err() {
-        client.poll(Duration::ZERO);
-        // Told again, now that the complaints have been read.
-        return partitions_of(client.client(), log, settings, topic, Duration::ZERO);
+/// A client for questions, and what it has to say when one fails.
+struct Asking<'a> {
+    settings: &'a KafkaSettings,
+    client: BaseProducer<ClientLog>,
+    deadline: Instant,
+}
+
+impl<'a> Asking<'a> {
+    fn new(settings: &'a KafkaSettings, timeout: Duration) -> Result<Asking<'a>, KafkaError> {
+        let client = settings
+            .admin_config()
+            .create_with_context(ClientLog::default())
+            .map_err(|error| KafkaError::new("making a client", settings, &error, None))?;
+        Ok(Asking {
+            settings,
+            client,
+            deadline: Instant::now() + timeout,
+        })
     }
-    answer
+
+    fn left(&self) -> Duration {
+        self.deadline.saturating_duration_since(Instant::now())
+    }
+
+    fn partitions_of(&self, topic: &str) -> Result<Option<u32>, KafkaError> {
+        if !is_legal_topic(topic) {
+            return Ok(None);
+        }
+        partitions_of(self.client.client(), topic, self.left())
+            .map_err(|error| self.failed(format!("describing the topic `{topic}`"), &error))
+    }
+
+    fn range_of(&self, topic: &str, partition: i32) -> Result<PartitionRange, KafkaError> {
+        let (low, high) = self
+            .client
+            .client()
+            .fetch_watermarks(topic, partition, self.left())
+            .map_err(|error| self.failed(format!("reading the watermarks of `{topic}`"), &error))?;
+        Ok(PartitionRange {
+            topic: topic.to_owned(),
+            partition,
+            low,
+            high,
+        })
+    }
+
+    fn failed(&self, what: String, error: &RdError) -> KafkaError {
+        // Nobody polls this client, so its complaints wait to be read.
+        self.client.poll(COMPLAINTS_READ);
+        let sign = self.client.client().context().last_sign();
+        KafkaError::new(what, self.settings, error, sign.as_deref())
+    }
 }
 
 /// Runs a request of the blocking client aside.
-async fn blocking<T: Send + 'static>(
+pub(crate) async fn blocking<T: Send + 'static>(
     settings: &KafkaSettings,
     what: &'static str,
     request: impl FnOnce(&KafkaSettings) -> Result<T, KafkaError> + Send + 'static,
@@ -289,13 +289,6 @@ async fn blocking<T: Send + 'static>(
                 "the runtime is shutting down",
             ))
         })
-}
-
-fn asking_client(settings: &KafkaSettings) -> Result<BaseProducer<ClientLog>, KafkaError> {
-    settings
-        .admin_config()
-        .create_with_context(ClientLog::default())
-        .map_err(|error| KafkaError::new("making a client", settings, &error, None))
 }
 
 impl ProducerContext for ClientLog {
