@@ -1,2 +1,112 @@
-//! Factum tasks.
-fn main() {}
+//! Factum's own tasks. `cargo xtask --help` lists them; each has an example in its `--help`.
+//!
+//! One manner for all: data on stdout, progress and notes on stderr; a progress bar on a terminal,
+//! plain lines elsewhere; `--json` ends stdout with one JSON object on one line. Exit codes: 0 all
+//! holds, 1 something does not, 2 usage, 130 interrupted. An interruption ends everything that was
+//! started, and waits for it.
+
+mod compile;
+mod conformance;
+mod demo;
+mod prerequisites;
+mod screen;
+mod services;
+mod signals;
+mod test;
+mod tidy;
+mod workspace;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::screen::Screen;
+
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "Factum's own tasks",
+    after_help = "Exit codes: 0 all holds, 1 something does not, 2 usage, 130 interrupted.\n\n\
+                  Example: cargo xtask demo --orders 2000"
+)]
+struct Arguments {
+    /// End stdout with one JSON object on one line.
+    #[arg(long, global = true)]
+    json: bool,
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    Demo(demo::Demo),
+    Test(test::Test),
+    Conformance(conformance::Conformance),
+    Services(services::Services),
+    Tidy(tidy::Tidy),
+}
+
+/// What a task found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// All holds: exit code 0.
+    Holds,
+    /// Something does not, and was told: exit code 1.
+    Fails,
+}
+
+impl Verdict {
+    fn of(holds: bool) -> Verdict {
+        if holds {
+            Verdict::Holds
+        } else {
+            Verdict::Fails
+        }
+    }
+}
+
+/// A wrong argument that only the task itself could see: exit code 2.
+#[derive(Debug)]
+struct Usage(String);
+
+impl std::fmt::Display for Usage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let screen = Screen::new(arguments.json);
+    if let Err(failure) = signals::watch(&screen) {
+        screen.error(&failure);
+        return ExitCode::FAILURE;
+    }
+    let outcome = match arguments.task {
+        Task::Demo(task) => task.run(&screen),
+        Task::Test(task) => task.run(&screen),
+        Task::Conformance(task) => task.run(&screen),
+        Task::Services(task) => task.run(&screen),
+        Task::Tidy(task) => task.run(&screen),
+    };
+    // Everything that the task started has ended here: its values are dropped.
+    if factum_testing::tool::is_interrupted() {
+        screen.note("interrupted: everything that was started has ended");
+        return ExitCode::from(130);
+    }
+    match outcome {
+        Ok(Verdict::Holds) => ExitCode::SUCCESS,
+        Ok(Verdict::Fails) => ExitCode::FAILURE,
+        Err(failure) => {
+            screen.error(&failure);
+            if failure.is::<Usage>() {
+                ExitCode::from(2)
+            } else {
+                ExitCode::FAILURE
+            }
+        }
+    }
+}

@@ -398,7 +398,7 @@ mod tests {
                 start.elapsed() < Duration::from_secs(10),
                 "waited in vain: {what}"
             );
-            std::thread::yield_now();
+            std::thread::sleep(LOOK_EVERY);
         }
     }
 
