@@ -338,7 +338,10 @@ impl ObjectWriter<'_> {
         self.declared(name, false, |writer| writer.text(value))
     }
 
-    fn declared(
+    /// What [`field`](Self::field) does, for the derives: they name the type itself, so that the
+    /// compiler reports a type that can't stand in an event once, and where the type is written.
+    #[doc(hidden)]
+    pub fn declared(
         &mut self,
         name: &'static str,
         absent: bool,

@@ -34,7 +34,7 @@ use crate::timestamp;
 /// assert_eq!(
 ///     String::from_utf8(envelope.encode()?).unwrap(),
 ///     concat!(
-///         r#"{"eventId":"019e70f0-f800-7000-8000-000000000000","eventType":"order.cancelled.v1","#,
+///         r#"{"eventId":"019e7044-8800-7000-8000-000000000000","eventType":"order.cancelled.v1","#,
 ///         r#""occurredAt":"2026-06-01T09:00:00Z","aggregateType":"Order","aggregateId":"7","#,
 ///         r#""orderId":7}"#,
 ///     ),

@@ -20,7 +20,7 @@ use crate::snapshot::{Snapshot, parse_hyphenated};
 /// # use factum_event::EventId;
 /// let id: EventId = "01935c3e-7c1a-7000-8000-000000000001".parse()?;
 /// assert_eq!(id.to_string(), "01935c3e-7c1a-7000-8000-000000000001");
-/// assert_eq!(id.unix_millis(), 1_732_399_037_466);
+/// assert_eq!(id.unix_millis(), 1_732_419_419_162);
 /// assert!("305ea1e4-de37-4d00-93ea-2524ddeceb97".parse::<EventId>().is_err()); // version 4
 /// # Ok::<(), factum_event::EventIdError>(())
 /// ```
@@ -38,7 +38,7 @@ impl EventId {
     /// ```
     /// # use factum_event::EventId;
     /// assert_eq!(
-    ///     EventId::floor(1_732_399_037_466).to_string(),
+    ///     EventId::floor(1_732_419_419_162).to_string(),
     ///     "01935c3e-7c1a-7000-8000-000000000000",
     /// );
     /// ```
@@ -140,8 +140,8 @@ impl Snapshot for EventId {
 /// ```
 /// # use factum_event::EventIdSource;
 /// let mut source = EventIdSource::new();
-/// let first = source.next(1_732_399_037_466, [7; 10]);
-/// let second = source.next(1_732_399_022_466, [3; 10]); // the clock stepped back by 15 s
+/// let first = source.next(1_732_419_419_162, [7; 10]);
+/// let second = source.next(1_732_419_404_162, [3; 10]); // the clock stepped back by 15 s
 /// assert!(first < second);
 /// ```
 #[derive(Debug, Clone, Default)]

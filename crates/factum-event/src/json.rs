@@ -400,3 +400,281 @@ fn first_duplicate<'e>(entries: &'e [Entry<'_>]) -> Option<&'e str> {
         .find(|pair| pair[0] == pair[1])
         .map(|pair| pair[0])
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    use super::*;
+
+    const DEPTH: u32 = 16;
+
+    /// The same value as another parser makes it; `None` where a number is beyond a double.
+    fn to_value(node: &Node<'_>) -> Option<Value> {
+        Some(match node {
+            Node::Null => Value::Null,
+            Node::Bool(value) => Value::Bool(*value),
+            Node::Number(number) => serde_json::from_str(number).ok()?,
+            Node::Text(text) => Value::String(text.to_string()),
+            Node::Array(items) => items
+                .iter()
+                .map(to_value)
+                .collect::<Option<Vec<_>>>()?
+                .into(),
+            Node::Object(entries) => Value::Object(
+                entries
+                    .iter()
+                    .map(|(key, value)| Some((key.to_string(), to_value(value)?)))
+                    .collect::<Option<_>>()?,
+            ),
+        })
+    }
+
+    /// Ours and `serde_json` agree, but for what only ours refuses and for numbers beyond a double,
+    /// which only `serde_json` refuses.
+    fn check_against_serde_json(text: &str) {
+        let theirs = serde_json::from_str::<Value>(text);
+        match parse(text, DEPTH) {
+            Ok(node) => match (to_value(&node), theirs) {
+                (Some(ours), Ok(theirs)) => assert_eq!(ours, theirs, "{text:?}"),
+                (None, Err(error)) => {
+                    assert!(
+                        error.to_string().contains("number out of range"),
+                        "{text:?}: {error}"
+                    );
+                }
+                (ours, theirs) => panic!("{text:?}: ours {ours:?}, theirs {theirs:?}"),
+            },
+            Err(poison) => match poison.reason() {
+                PoisonReason::MalformedJson => assert!(theirs.is_err(), "{text:?}: {poison}"),
+                PoisonReason::DuplicateKey => assert!(text.matches('"').count() >= 4, "{text:?}"),
+                PoisonReason::TooDeep => {
+                    assert!(
+                        text.matches(['[', '{']).count() > DEPTH as usize,
+                        "{text:?}"
+                    );
+                }
+                reason => panic!("{text:?}: {reason}"),
+            },
+        }
+    }
+
+    #[test]
+    fn the_grammar_is_that_of_rfc_8259() {
+        for good in [
+            "0",
+            "-0",
+            "1",
+            "-1",
+            "10",
+            "0.0",
+            "1.50",
+            "1e1",
+            "1E+1",
+            "1e-01",
+            "0e0",
+            "-0.0e-0",
+            "true",
+            "false",
+            "null",
+            "\"\"",
+            "[]",
+            "{}",
+            "[ ]",
+            "{ }",
+            " [1 , 2] ",
+            "\n{\"a\" : 1}\t\r",
+            r#""\"\\\/\b\f\n\r\t\u0041\ud83d\ude00""#,
+            "\"\u{7f}\u{80}é😀\"",
+            r#"{"":{"":[]}}"#,
+        ] {
+            assert!(parse(good, DEPTH).is_ok(), "{good}");
+            check_against_serde_json(good);
+        }
+        for bad in [
+            "",
+            " ",
+            "01",
+            "-",
+            "-01",
+            "+1",
+            ".5",
+            "1.",
+            "1.e1",
+            "1e",
+            "1e+",
+            "0x1",
+            "1 2",
+            "NaN",
+            "Infinity",
+            "-Infinity",
+            "nul",
+            "nulls",
+            "True",
+            "'a'",
+            "\"",
+            "\"\\\"",
+            "\"\\x\"",
+            "\"\\u12\"",
+            "\"\\u+123\"",
+            "\"\\uD83D\"",
+            "\"\\uDE00\"",
+            "\"\\uD83D\\u0041\"",
+            "\"\\uD83D\\uD83D\"",
+            "\"\n\"",
+            "\"\0\"",
+            "[",
+            "]",
+            "[1",
+            "[1,",
+            "[1,]",
+            "[,1]",
+            "[1 2]",
+            "{",
+            "}",
+            "{\"a\"",
+            "{\"a\":",
+            "{\"a\":1",
+            "{\"a\":1,",
+            "{\"a\":1,}",
+            "{,}",
+            "{a:1}",
+            "{\"a\" 1}",
+            "{\"a\":}",
+            "{1:1}",
+            "{null:1}",
+            "[}",
+            "{]",
+            "[1]]",
+            "{}{}",
+            "// c\n1",
+            "/**/1",
+            "\u{feff}1",
+            "\u{a0}1",
+            "1\u{b}",
+            "\u{c}1",
+            "truefalse",
+            "\"a\"b",
+        ] {
+            let poison = parse(bad, DEPTH).unwrap_err();
+            assert_eq!(poison.reason(), PoisonReason::MalformedJson, "{bad:?}");
+            check_against_serde_json(bad);
+        }
+    }
+
+    #[test]
+    fn the_place_where_json_ends_is_named() {
+        let poison = parse(r#"{"a":NaN}"#, DEPTH).unwrap_err();
+        assert_eq!(
+            poison.to_string(),
+            "malformed_json at $: expected JSON (RFC 8259) to the end of the record; it stops to be \
+             JSON at byte 5 of 9",
+        );
+    }
+
+    #[test]
+    fn a_text_without_escapes_is_borrowed() {
+        let text = r#"["plain","\u0041"]"#;
+        let Node::Array(items) = parse(text, DEPTH).unwrap() else {
+            panic!()
+        };
+        assert!(matches!(&items[0], Node::Text(Cow::Borrowed("plain"))));
+        assert!(matches!(&items[1], Node::Text(Cow::Owned(text)) if text == "A"));
+    }
+
+    /// Texts that are nearly JSON: its tokens in any order.
+    fn token_soup() -> impl Strategy<Value = String> {
+        let tokens = vec![
+            "{",
+            "}",
+            "[",
+            "]",
+            ",",
+            ":",
+            "\"",
+            "\"a\":",
+            "\"b\"",
+            "\\",
+            "\\\"",
+            "\\u",
+            "\\n",
+            "d83d",
+            "\\ud83d",
+            "\\ude00",
+            "\\u0061",
+            "0",
+            "1",
+            "9",
+            "-",
+            "+",
+            ".",
+            "e",
+            "E",
+            "1e400",
+            "true",
+            "false",
+            "null",
+            " ",
+            "\n",
+            "\t",
+            "\u{1}",
+            "\0",
+            "a",
+            "é",
+            "😀",
+            "\u{feff}",
+            "{\"a\":1}",
+            "[1,2]",
+        ];
+        prop::collection::vec(prop::sample::select(tokens), 0..24).prop_map(|parts| parts.concat())
+    }
+
+    fn any_value() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            Just(Value::Null),
+            any::<bool>().prop_map(Value::from),
+            any::<i64>().prop_map(Value::from),
+            any::<u64>().prop_map(Value::from),
+            any::<f64>().prop_map(Value::from),
+            any::<String>().prop_map(Value::from),
+        ];
+        leaf.prop_recursive(6, 48, 6, |inner| {
+            prop_oneof![
+                prop::collection::vec(inner.clone(), 0..6).prop_map(Value::from),
+                prop::collection::btree_map(any::<String>(), inner, 0..6)
+                    .prop_map(|map| Value::Object(map.into_iter().collect())),
+            ]
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(4_096) })]
+
+        #[test]
+        fn nearly_json_is_judged_as_serde_json_judges_it(text in token_soup()) {
+            check_against_serde_json(&text);
+        }
+
+        #[test]
+        fn any_text_is_judged_as_serde_json_judges_it(text in any::<String>()) {
+            check_against_serde_json(&text);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
+
+        #[test]
+        fn any_json_is_read_as_serde_json_reads_it(value in any_value(), pretty in any::<bool>()) {
+            let text = if pretty {
+                serde_json::to_string_pretty(&value)
+            } else {
+                serde_json::to_string(&value)
+            };
+            let text = text.unwrap();
+            prop_assert!(parse(&text, DEPTH).is_ok(), "{}", text);
+            check_against_serde_json(&text);
+        }
+    }
+}

@@ -167,7 +167,7 @@ impl<'a> ObjectReader<'a> {
     ///
     /// [`PoisonReason::MissingField`] for an absent field that is required, and those of the value.
     pub fn field<T: Snapshot>(&self, name: &str) -> Result<T, Poison> {
-        self.read(name, T::read)
+        self.declared(name, T::EXPECTED, T::absent, T::read)
     }
 
     /// Reads a field that `#[event(text)]` declares as text: as text, or as a number.
@@ -176,7 +176,7 @@ impl<'a> ObjectReader<'a> {
     ///
     /// As [`field`](Self::field).
     pub fn text_field<T: SnapshotText>(&self, name: &str) -> Result<T, Poison> {
-        self.read(name, T::read_text)
+        self.declared(name, T::EXPECTED, T::absent, T::read_text)
     }
 
     /// Reads the envelope's `aggregateId` as the event's own field of that name.
@@ -197,19 +197,23 @@ impl<'a> ObjectReader<'a> {
         })
     }
 
-    fn read<T: Snapshot>(
+    /// What [`field`](Self::field) does, for the derives: see `ObjectWriter::declared`.
+    #[doc(hidden)]
+    pub fn declared<T>(
         &self,
         name: &str,
-        read: impl Fn(&JsonValue<'_>) -> Result<T, Poison>,
+        expected: &'static str,
+        absent: fn() -> Option<T>,
+        read: fn(&JsonValue<'_>) -> Result<T, Poison>,
     ) -> Result<T, Poison> {
         match self.value(name) {
             Some(node) => read(&JsonValue {
                 node,
                 path: Path::Field(&self.path, name),
             }),
-            None => T::absent().ok_or_else(|| {
+            None => absent().ok_or_else(|| {
                 let path = Path::Field(&self.path, name).render();
-                Poison::new(PoisonReason::MissingField, path, T::EXPECTED)
+                Poison::new(PoisonReason::MissingField, path, expected)
             }),
         }
     }

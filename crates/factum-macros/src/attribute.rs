@@ -78,45 +78,59 @@ impl Argument {
     }
 }
 
-/// The arguments of all attributes called `name`, in order, without unknown and repeated ones.
+/// The arguments of all attributes called `name`.
+pub(crate) struct Arguments {
+    /// In order, without unknown and repeated ones.
+    pub(crate) good: Vec<Argument>,
+    /// Whether an attribute couldn't be read at all, so that nobody knows what it holds.
+    pub(crate) unreadable: bool,
+}
+
+/// Reads all attributes called `name`.
 pub(crate) fn arguments(
     attributes: &[Attribute],
     name: &str,
     allowed: &[&str],
     errors: &mut Errors,
-) -> Vec<Argument> {
-    let mut arguments: Vec<Argument> = Vec::new();
+) -> Arguments {
+    let mut good: Vec<Argument> = Vec::new();
+    let mut unreadable = false;
     for attribute in attributes
         .iter()
         .filter(|attribute| attribute.path().is_ident(name))
     {
         let Meta::List(list) = &attribute.meta else {
             let message = format!("write `#[{name}({})]`", allowed.join(", "));
-            errors.push(attribute.span(), message);
+            errors.push(attribute.path().span(), message);
+            unreadable = true;
             continue;
         };
         match list.parse_args_with(Punctuated::<Argument, Token![,]>::parse_terminated) {
-            Err(error) => errors.add(error),
+            Err(error) => {
+                unreadable = true;
+                errors.add(error);
+            }
             Ok(parsed) => {
                 for argument in parsed {
                     let key = argument.key.to_string();
                     if !allowed.contains(&key.as_str()) {
                         let known = allowed.join("`, `");
-                        let message = format!("unknown attribute `{key}`: here it knows `{known}`");
+                        let message =
+                            format!("unknown key `{key}`: `#[{name}(…)]` takes `{known}` here");
                         errors.push(argument.key.span(), message);
-                    } else if arguments.iter().any(|earlier| earlier.key == argument.key) {
+                    } else if good.iter().any(|earlier| earlier.key == argument.key) {
                         errors.push(
                             argument.key.span(),
                             format!("`{key}` is given twice: remove one"),
                         );
                     } else {
-                        arguments.push(argument);
+                        good.push(argument);
                     }
                 }
             }
         }
     }
-    arguments
+    Arguments { good, unreadable }
 }
 
 /// Reports every `#[serde(…)]`: it would look as if it changed the wire form, and it doesn't.
@@ -126,9 +140,9 @@ pub(crate) fn refuse_serde(attributes: &[Attribute], errors: &mut Errors) {
         .filter(|attribute| attribute.path().is_ident("serde"))
     {
         errors.push(
-            attribute.span(),
-            "serde attributes don't change how an event is written or read: remove it, and name \
-             the field as it is called on the wire, in snake_case",
+            attribute.path().span(),
+            "serde attributes don't change how an event is written or read: remove it; a field is \
+             called on the wire as in Rust, in camelCase",
         );
     }
 }

@@ -41,7 +41,8 @@ impl Declaration {
         let mut topic = None;
         let mut seen = Vec::new();
         let allowed = ["kind", "aggregate", "topic", "crate"];
-        for argument in arguments(&input.attrs, "event", &allowed, errors) {
+        let arguments = arguments(&input.attrs, "event", &allowed, errors);
+        for argument in arguments.good {
             let key = argument.key.to_string();
             let text = argument.text(errors);
             match key.as_str() {
@@ -61,7 +62,7 @@ impl Declaration {
             ("aggregate", "aggregate = \"Order\"` (EVT-2)"),
             ("topic", "topic = \"orders.confirmed\"` (OBX-3)"),
         ] {
-            if !seen.iter().any(|seen| seen == key) {
+            if !arguments.unreadable && !seen.iter().any(|seen| seen == key) {
                 let message = format!("`#[event(…)]` lacks `{key}`: add `{example}");
                 errors.push(input.ident.span(), message);
             }
@@ -215,7 +216,8 @@ impl<'a> EventFields<'a> {
         for field in fields {
             let mut as_text = false;
             let mut mark: Option<Span> = None;
-            for argument in arguments(&field.attrs, "event", &["aggregate_id", "text"], errors) {
+            let allowed = ["aggregate_id", "text"];
+            for argument in arguments(&field.attrs, "event", &allowed, errors).good {
                 argument.check_flag(errors);
                 if argument.key == "text" {
                     as_text = true;

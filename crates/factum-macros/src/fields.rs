@@ -1,7 +1,7 @@
 //! The fields of an event or a snapshot, and the code that writes and reads them.
 
 use proc_macro2::TokenStream;
-use quote::{format_ident, quote, quote_spanned};
+use quote::{quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Data, DeriveInput, Field, Fields, Ident, Type};
@@ -29,30 +29,58 @@ impl<'a> WireField<'a> {
         })
     }
 
-    /// `out.field("orderId", &self.order_id)?;` — spanned to the type, so that a type that can't
-    /// stand in an event is marked where it stands.
+    /// The statement that writes the field.
+    ///
+    /// It names the type as `<Type as Snapshot>`, spanned to where it is written, so that a type
+    /// that can't stand in an event is marked there, and once: reading gives the same error, and the
+    /// compiler shows equal errors once.
     pub(crate) fn write(&self) -> TokenStream {
         let WireField {
             ident, ty, name, ..
         } = self;
-        let method = self.method();
-        quote_spanned! { ty.span() => __out.#method::<#ty>(#name, &self.#ident)?; }
+        let (as_trait, write, _) = self.names();
+        quote_spanned! { ty.span() =>
+            __out.declared(
+                #name,
+                <#ty as __factum::Snapshot>::is_absent(&self.#ident),
+                |__value| <#ty as #as_trait>::#write(&self.#ident, __value),
+            )?;
+        }
     }
 
-    /// `order_id: from.field("orderId")?,`
+    /// The field of the struct's expression that reads it.
     pub(crate) fn read(&self) -> TokenStream {
         let WireField {
             ident, ty, name, ..
         } = self;
-        let method = self.method();
-        quote_spanned! { ty.span() => #ident: __from.#method::<#ty>(#name)?, }
+        let (as_trait, _, read) = self.names();
+        quote_spanned! { ty.span() =>
+            #ident: __from.declared(
+                #name,
+                <#ty as __factum::Snapshot>::EXPECTED,
+                <#ty as __factum::Snapshot>::absent,
+                <#ty as #as_trait>::#read,
+            )?,
+        }
     }
 
-    fn method(&self) -> Ident {
+    /// The trait, and its functions that write and read.
+    fn names(&self) -> (TokenStream, Ident, Ident) {
+        let span = self.ty.span();
         if self.as_text {
-            format_ident!("text_field")
+            let as_trait = quote_spanned! { span => __factum::SnapshotText };
+            (
+                as_trait,
+                Ident::new("write_text", span),
+                Ident::new("read_text", span),
+            )
         } else {
-            format_ident!("field")
+            let as_trait = quote_spanned! { span => __factum::Snapshot };
+            (
+                as_trait,
+                Ident::new("write", span),
+                Ident::new("read", span),
+            )
         }
     }
 }
@@ -65,9 +93,9 @@ pub(crate) fn named_fields<'a>(
     what: &str,
     errors: &mut Errors,
 ) -> Vec<&'a Field> {
-    if !input.generics.params.is_empty() {
+    if let Some(first) = input.generics.params.first() {
         let message = format!("{what} has one form on the wire: remove the generic parameters");
-        errors.push(input.generics.span(), message);
+        errors.push(first.span(), message);
     }
     let fields = match &input.data {
         Data::Struct(data) => match &data.fields {

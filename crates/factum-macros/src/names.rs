@@ -31,7 +31,7 @@ pub(crate) fn wire_name(field: &Ident) -> String {
 /// What is wrong with an event type, if anything.
 ///
 /// The same rule as `EventType` in factum-event, which this crate can't depend on: it would make the
-/// facade's edge to the macros an edge to the core. A test over there compares the two.
+/// facade's edge to the macros an edge to the core. A test below compares the two.
 pub(crate) fn check_kind(kind: &str) -> Result<(), &'static str> {
     const FORM: &str = "an event type is `<aggregate>.<event>.v<N>` in lower case, such as \
                         \"order.confirmed.v1\" (EVT-2)";
@@ -121,6 +121,39 @@ mod tests {
         }
         let raw = Ident::new_raw("type", proc_macro2::Span::call_site());
         assert_eq!(wire_name(&raw), "type");
+    }
+
+    #[test]
+    fn a_kind_is_what_the_core_takes_for_an_event_type() {
+        for kind in [
+            "order.confirmed.v1",
+            "customer-order.paid_out.v12",
+            "a.b.v4294967295",
+            "a.b.v4294967296",
+            "",
+            "order",
+            "order.confirmed",
+            "order.confirmed.1",
+            "order.confirmed.v",
+            "order.confirmed.v0",
+            "order.confirmed.v01",
+            "order.confirmed.v+1",
+            "order.confirmed.v1.x",
+            "Order.confirmed.v1",
+            "order.Confirmed.v1",
+            "order.confirmed.V1",
+            ".confirmed.v1",
+            "order..v1",
+            "1order.confirmed.v1",
+            "order.con firmed.v1",
+            "order.confirmed.v1 ",
+            "örder.confirmed.v1",
+            &format!("{}.confirmed.v1", "a".repeat(115)),
+            &format!("{}.confirmed.v1", "a".repeat(116)),
+        ] {
+            let core = kind.parse::<factum_event::EventType>();
+            assert_eq!(check_kind(kind).is_ok(), core.is_ok(), "{kind:?}");
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::fields::{WireField, in_its_own_scope, named_fields, refuse_equal_name
 pub(crate) fn derive(input: &DeriveInput) -> TokenStream {
     let mut errors = Errors::default();
     let mut krate: Path = parse_quote!(::factum);
-    for argument in arguments(&input.attrs, "snapshot", &["crate"], &mut errors) {
+    for argument in arguments(&input.attrs, "snapshot", &["crate"], &mut errors).good {
         let text = argument.text(&mut errors);
         if let Some(path) = text.and_then(|text| crate_path(&text, &mut errors)) {
             krate = path;
@@ -19,7 +19,7 @@ pub(crate) fn derive(input: &DeriveInput) -> TokenStream {
     }
     let mut fields = Vec::new();
     for field in named_fields(input, "a snapshot", &mut errors) {
-        let flags = arguments(&field.attrs, "snapshot", &["text"], &mut errors);
+        let flags = arguments(&field.attrs, "snapshot", &["text"], &mut errors).good;
         for flag in &flags {
             flag.check_flag(&mut errors);
         }

@@ -1,0 +1,11 @@
+extern crate factum_event as factum;
+
+use factum_macros::Event;
+
+#[derive(Event)]
+#[event(kind = "order.confirmed.v1", aggregate = "Order", topic = "orders.confirmed")]
+pub enum OrderConfirmed {
+    Now,
+}
+
+fn main() {}

@@ -1,0 +1,13 @@
+extern crate factum_event as factum;
+
+use factum_macros::Event;
+
+#[derive(Event)]
+#[event(kind = "order.confirmed.v1", aggregate = "Order", topic = "orders.confirmed")]
+pub struct OrderConfirmed<'a> {
+    #[event(aggregate_id)]
+    pub order_id: u64,
+    pub note: &'a str,
+}
+
+fn main() {}

@@ -1,0 +1,16 @@
+extern crate factum_event as factum;
+
+use factum_macros::Event;
+
+#[derive(Event)]
+#[event(kind = "order.confirmed.v1", aggregate = "Order", topic = "orders.confirmed")]
+pub struct OrderConfirmed {
+    #[event(aggregate_id)]
+    pub order_id: u64,
+    pub event_id: u64,
+    pub event_type: String,
+    pub occurred_at: u64,
+    pub aggregate_type: String,
+}
+
+fn main() {}

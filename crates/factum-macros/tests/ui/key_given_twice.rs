@@ -1,0 +1,13 @@
+extern crate factum_event as factum;
+
+use factum_macros::Event;
+
+#[derive(Event)]
+#[event(kind = "order.confirmed.v1", aggregate = "Order", topic = "a")]
+#[event(topic = "b")]
+pub struct OrderConfirmed {
+    #[event(aggregate_id)]
+    pub order_id: u64,
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+extern crate factum_event as factum;
+
+use factum_macros::Event;
+
+#[derive(Event)]
+#[event(kind = "order.confirmed.v1", aggregate = "Order", topic = "orders.confirmed")]
+pub struct OrderConfirmed(u64);
+
+fn main() {}
