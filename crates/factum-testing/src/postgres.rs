@@ -4,7 +4,7 @@ use std::fmt;
 use std::fs;
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
@@ -194,19 +194,27 @@ fn fetch_package(package: &str, dir: &Path) -> Result<()> {
         else {
             bail!("the package's list of links has an entry without source and target");
         };
+        let relative = relative_link(Path::new(source), Path::new(target));
         let target = dir.join(target);
-        let from = target.parent().unwrap_or(dir);
-        let up = from
-            .strip_prefix(dir)
-            .map_or(0, |below| below.components().count());
-        // Relative, so that the directory may move.
-        let relative = Path::new(&"../".repeat(up)).join(source);
         if fs::symlink_metadata(&target).is_err() {
             std::os::unix::fs::symlink(relative, &target)
                 .with_context(|| format!("linking {}", target.display()))?;
         }
     }
     Ok(())
+}
+
+/// What a link at `target` must hold to lead to `source`, wherever the directory that both are named
+/// from moves, or the part of it that they share.
+fn relative_link(source: &Path, target: &Path) -> PathBuf {
+    let from = target.parent().unwrap_or(Path::new(""));
+    let shared = source
+        .components()
+        .zip(from.components())
+        .take_while(|(a, b)| a == b)
+        .count();
+    let up = from.components().skip(shared).map(|_| Component::ParentDir);
+    up.chain(source.components().skip(shared)).collect()
 }
 
 /// `postgres (PostgreSQL) 15.13 (Debian …)` is 15.
@@ -423,6 +431,19 @@ mod tests {
         );
         assert_eq!(major_of("postgres (PostgreSQL) 18beta1"), Some(18));
         assert_eq!(major_of("postgres"), None);
+    }
+
+    #[test]
+    fn links_of_a_package_survive_a_move() {
+        let link = |source, target| relative_link(Path::new(source), Path::new(target));
+        assert_eq!(
+            link("native/lib/a.so.1.2", "native/lib/a.so"),
+            Path::new("a.so.1.2")
+        );
+        assert_eq!(
+            link("native/lib/x/a.so", "native/bin/a"),
+            Path::new("../lib/x/a.so")
+        );
     }
 
     #[test]
