@@ -61,7 +61,7 @@ const MISSING_BELIEVED: Duration = Duration::from_millis(500);
 /// forget a silent producer after `producer.id.expiration.ms`, a day by default.
 const STATE_BELIEVED: Duration = Duration::from_secs(600);
 
-/// How long withdrawn records may take to report back.
+/// How long withdrawn records may take to report back; at most a fifth of the delivery's time.
 const WITHDRAWAL_LIMIT: Duration = Duration::from_secs(2);
 
 /// How long to wait for room in the full queue before trying the same record again.
@@ -217,7 +217,8 @@ impl Producer {
         })
     }
 
-    /// The longest that one [`Producer::send_all`] takes, but for [withdrawing](Producer::is_fatal) what is left (2 s at most).
+    /// The longest that one [`Producer::send_all`] waits for acknowledgements. Withdrawing what is left may take
+    /// a fifth of that time more, and 2 s at most.
     #[must_use]
     pub fn delivery_timeout(&self) -> Duration {
         self.delivery_timeout
@@ -273,6 +274,10 @@ impl Producer {
             )
             .await;
         }
+    }
+
+    fn withdrawal_limit(&self) -> Duration {
+        WITHDRAWAL_LIMIT.min(self.delivery_timeout / 5)
     }
 
     fn client(&self) -> &Arc<ThreadedProducer<Reports>> {
@@ -616,7 +621,7 @@ impl<'a, 'b> Attempt<'a, 'b> {
     async fn collect(&mut self) {
         let mut withdrawn = self.producer.is_fatal();
         let mut limit = if withdrawn {
-            Instant::now() + WITHDRAWAL_LIMIT
+            Instant::now() + self.producer.withdrawal_limit()
         } else {
             self.deadline
         };
@@ -652,7 +657,7 @@ impl<'a, 'b> Attempt<'a, 'b> {
             if failed && !withdrawn {
                 withdrawn = true;
                 self.producer.withdraw();
-                limit = Instant::now() + WITHDRAWAL_LIMIT;
+                limit = Instant::now() + self.producer.withdrawal_limit();
             }
         }
         if self.outstanding > 0 {

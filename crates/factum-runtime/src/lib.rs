@@ -16,7 +16,7 @@ pub use factum_kafka::StartAt;
 pub use handler::{BatchHandler, Handler, Tx};
 pub use lane::{ConsumerStats, LaneError, TombstonePolicy, UnknownPolicy};
 pub use problem::Problem;
-pub use relay::RelayError;
+pub use relay::{Relay, RelayError, RelayStats};
 pub use service::{Service, ServiceBuilder, ServiceError};
 
 // What the command and the facade take from below, so that each depends on this crate alone.
