@@ -49,20 +49,20 @@ pub trait Entry: Event + Clone {
 /// Declares a module with an event type `Posted` on a topic of its own.
 #[macro_export]
 macro_rules! entry_on_topic {
-    ($module:ident, $topic:literal) => {
+    ($module:ident, $topic:tt) => {
         $crate::entry_on_topic!($module, $topic, "account.posted.v1");
     };
-    ($module:ident, $topic:literal, $kind:literal) => {
+    ($module:ident, $topic:tt, $kind:tt) => {
         mod $module {
             use $crate::factum;
 
             #[derive(Debug, Clone, PartialEq, factum::Event)]
             #[event(kind = $kind, aggregate = "Account", topic = $topic)]
-            pub struct Posted {
+            pub(crate) struct Posted {
                 #[event(aggregate_id)]
-                pub account: String,
-                pub seq: u64,
-                pub note: String,
+                pub(crate) account: String,
+                pub(crate) seq: u64,
+                pub(crate) note: String,
             }
 
             impl $crate::Entry for Posted {
@@ -118,6 +118,11 @@ pub struct Scene {
 impl Scene {
     /// Sets the stage, with a topic of that many partitions for events of type `E`.
     pub async fn new<E: Event>(on: On, partitions: u32) -> Scene {
+        // RUST_LOG=factum=debug shows what the services say; a second test finds it set up.
+        let _ = tracing_subscriber::fmt()
+            .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+            .with_test_writer()
+            .try_init();
         let broker = match on {
             On::Embedded => factum_testing::embedded(),
             On::Kafka => factum_testing::kafka(),
@@ -212,7 +217,7 @@ impl Scene {
     pub async fn dead_letters(&self, consumer: &str) -> Vec<String> {
         let mut connection = self.database.connect().await;
         let rows = sqlx::query_scalar(
-            r#"SELECT reason FROM dead_letter WHERE consumer = $1 ORDER BY partition, "offset""#,
+            "SELECT reason FROM dead_letter WHERE consumer = $1 ORDER BY partition, record_offset",
         )
         .bind(consumer)
         .fetch_all(&mut connection)
@@ -271,7 +276,7 @@ pub async fn migrated_database() -> TestDatabase {
 
 /// Factum's own handle of a database.
 pub async fn database_handle(url: &str) -> factum::Database {
-    factum::Database::connect(&factum::DatabaseSettings::new(url))
+    factum::Database::connect(&factum::DatabaseSettings::new(url.into()))
         .await
         .expect("the test's database answers")
 }

@@ -128,7 +128,7 @@ async fn listing_fault_05_a_malformed_record_is_set_aside_and_the_partition_move
         ["malformed_json", "not_object", "missing_field"]
     );
     let original = scene
-        .count(r#"SELECT count(*) FROM dead_letter WHERE value = '{not json'::bytea AND "offset" = 0"#)
+        .count("SELECT count(*) FROM dead_letter WHERE value = '{not json'::bytea AND record_offset = 0")
         .await;
     assert_eq!(original, 1, "the original bytes are kept");
 }

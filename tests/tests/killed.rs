@@ -11,8 +11,7 @@ use factum_tests::{
 };
 
 on_both_brokers!(
-    case_03_killed_before_commit,
-    case_03_killed_after_commit_before_the_offset,
+    case_03_killed_before_and_after_commit,
     case_28_an_evicted_member_moves_no_offset_and_comes_back,
 );
 
@@ -55,47 +54,39 @@ impl Drop for Process {
     }
 }
 
-async fn case_03_killed_before_commit(on: On) {
+async fn case_03_killed_before_and_after_commit(on: On) {
     let scene = Scene::new::<killed::Posted>(on, 1).await;
+
+    // Between the handler's last statement and COMMIT, twice in a row.
     let mut holder = scene.database.connect().await;
     sqlx::query("SELECT pg_advisory_lock(42)").execute(&mut holder).await.unwrap();
     scene
         .produce(0, &[killed::Posted::entry("a", 1, ""), killed::Posted::entry("a", 2, "hold")])
         .await;
+    let waiting = async || {
+        scene
+            .count("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+            .await
+    };
     for _ in 0..2 {
         let process = Process::start(&scene);
-        eventually(LIMIT, "the handler's last statement", async || {
-            scene
-                .count("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
-                .await
-                > 0
-        })
-        .await;
+        eventually(LIMIT, "the handler's last statement", async || waiting().await > 0).await;
         process.kill();
         assert!(scene.effects(CONSUMER).await.is_empty(), "nothing was committed");
         // The dead process's backend ends by itself, or its lock would hold up the next one.
-        eventually(LIMIT, "the end of the dead process's transaction", async || {
-            scene
-                .count("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
-                .await
-                == 0
-        })
-        .await;
+        eventually(LIMIT, "the end of the dead transaction", async || waiting().await == 0).await;
     }
     holder.close().await.unwrap();
     let process = Process::start(&scene);
     scene.await_committed(CONSUMER, killed::Posted::TOPIC, 0, 2).await;
     process.kill();
     assert_eq!(scene.effects(CONSUMER).await, effects_of("a", 2));
-}
 
-async fn case_03_killed_after_commit_before_the_offset(on: On) {
-    let scene = Scene::new::<killed::Posted>(on, 1).await;
-    let mut seq = 0;
-    // Killed the moment the effect is there; offsets follow up to a second later. Should one have
-    // been faster, the round proves nothing and another is run.
-    let mut unproved = 0;
-    while unproved < 10 {
+    // Right after COMMIT, before the offset: killed the moment the effect is there. Offsets follow
+    // up to a second later; should one have been faster, the round proves nothing: another is run.
+    let mut seq = 2;
+    let mut proved = false;
+    while !proved && seq < 12 {
         seq += 1;
         scene.produce(0, &[killed::Posted::entry("a", seq, "")]).await;
         let process = Process::start(&scene);
@@ -105,12 +96,9 @@ async fn case_03_killed_after_commit_before_the_offset(on: On) {
         .await;
         process.kill();
         let committed = scene.broker.committed(CONSUMER, killed::Posted::TOPIC).await;
-        if committed.get(&0).copied().unwrap_or(0) < seq as i64 {
-            break;
-        }
-        unproved += 1;
+        proved = committed.get(&0).copied().unwrap_or(0) < seq as i64;
     }
-    assert!(unproved < 10, "the process never died between COMMIT and the offset");
+    assert!(proved, "the process never died between COMMIT and the offset");
     let process = Process::start(&scene);
     scene.await_committed(CONSUMER, killed::Posted::TOPIC, 0, seq as i64).await;
     process.kill();

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::base_consumer::PartitionQueue;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, Rebalance};
-use rdkafka::error::{KafkaError as ClientError, KafkaResult, RDKafkaErrorCode};
+use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Headers, Message};
 use rdkafka::{ClientContext, Offset, TopicPartitionList};
 use tokio::sync::{Notify, oneshot};
@@ -254,7 +254,7 @@ impl Drop for LaneFeed {
     }
 }
 
-fn to_record(message: &BorrowedMessage<'_>, topic: &Arc<str>) -> Record {
+pub(crate) fn to_record(message: &BorrowedMessage<'_>, topic: &Arc<str>) -> Record {
     let headers = message.headers().map_or_else(Vec::new, |headers| {
         headers
             .iter()
@@ -276,8 +276,8 @@ fn to_record(message: &BorrowedMessage<'_>, topic: &Arc<str>) -> Record {
 /// An assigned partition as the poll thread sees it.
 struct Lane {
     shared: Arc<Shared>,
-    /// The offset that was last sent to the broker, or -1.
-    sent: i64,
+    /// The offset that the broker last accepted, or -1.
+    committed: i64,
 }
 
 type PartitionKey = (Arc<str>, i32);
@@ -325,20 +325,6 @@ impl ConsumerContext for Context {
             }
         }
     }
-
-    fn commit_callback(&self, result: KafkaResult<()>, _offsets: &TopicPartitionList) {
-        // An empty commit answers NoOffset: there was nothing to say.
-        match result {
-            Ok(()) | Err(ClientError::ConsumerCommit(RDKafkaErrorCode::NoOffset)) => {}
-            Err(error) => {
-                self.stats.commit_errors.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(group = %self.group_id, %error, "offsets were not committed; they are sent again");
-                for lane in lock(&self.lanes).live.values_mut() {
-                    lane.sent = -1;
-                }
-            }
-        }
-    }
 }
 
 impl Context {
@@ -373,7 +359,7 @@ impl Context {
             tracing::info!(group = %self.group_id, %topic, partition, epoch = feed.epoch, "partition assigned");
             lanes
                 .live
-                .insert((topic, partition), Lane { shared, sent: -1 });
+                .insert((topic, partition), Lane { shared, committed: -1 });
             self.stats.assigned.fetch_add(1, Ordering::Relaxed);
             (lanes.spawn)(feed);
         }
@@ -419,33 +405,47 @@ impl Context {
         let mut list = TopicPartitionList::new();
         for ((topic, partition), lane) in &revoked {
             let next = lane.shared.next_offset.load(Ordering::Acquire);
-            if next > lane.sent {
+            if next > lane.committed {
                 add_offset(&mut list, topic, *partition, next);
             }
         }
-        if list.count() > 0
-            && let Err(error) = consumer.commit(&list, CommitMode::Sync)
-        {
-            self.stats.commit_errors.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(group = %self.group_id, %error, "offsets were not committed at revocation; the records come again as duplicates");
+        if list.count() > 0 {
+            self.commit(consumer, &list);
         }
     }
 
+    /// Commits what the lanes have finished since the last time. Waits for the broker's answer: a
+    /// refusal (a rebalance is going on) reaches nobody otherwise, and the lanes don't wait.
     fn commit_progress(&self, consumer: &BaseConsumer<Self>) {
         let mut list = TopicPartitionList::new();
-        for ((topic, partition), lane) in &mut lock(&self.lanes).live {
+        let mut sent = Vec::new();
+        for (key, lane) in &lock(&self.lanes).live {
             let next = lane.shared.next_offset.load(Ordering::Acquire);
-            if next > lane.sent {
-                add_offset(&mut list, topic, *partition, next);
-                lane.sent = next;
+            if next > lane.committed {
+                add_offset(&mut list, &key.0, key.1, next);
+                sent.push((key.clone(), next));
             }
         }
-        // A refused commit comes back through commit_callback, which sends it again.
-        if list.count() > 0
-            && let Err(error) = consumer.commit(&list, CommitMode::Async)
-        {
-            self.stats.commit_errors.fetch_add(1, Ordering::Relaxed);
-            tracing::warn!(group = %self.group_id, %error, "the offset commit could not be sent");
+        if sent.is_empty() || !self.commit(consumer, &list) {
+            return;
+        }
+        let mut lanes = lock(&self.lanes);
+        for (key, next) in sent {
+            if let Some(lane) = lanes.live.get_mut(&key) {
+                lane.committed = next;
+            }
+        }
+    }
+
+    fn commit(&self, consumer: &BaseConsumer<Self>, list: &TopicPartitionList) -> bool {
+        match consumer.commit(list, CommitMode::Sync) {
+            Ok(()) => true,
+            Err(error) => {
+                self.stats.commit_errors.fetch_add(1, Ordering::Relaxed);
+                tracing::info!(group = %self.group_id, %error,
+                    "offsets were not committed; they are sent again, or their records come again as duplicates");
+                false
+            }
         }
     }
 

@@ -145,7 +145,6 @@ pub(crate) type RunFuture<'a> = Pin<Box<dyn Future<Output = Result<(), RunError>
 
 /// A handler without its event type. A run is a row of consecutive events of that type.
 pub(crate) trait ErasedHandler: Send + Sync {
-    fn event_type(&self) -> &'static str;
     fn topic(&self) -> &'static str;
     fn run<'a>(
         &'a self,
@@ -163,10 +162,6 @@ pub(crate) struct PerBatch<H, E>(pub(crate) H, pub(crate) std::marker::PhantomDa
 const OTHER_TYPE: &str = "a handler was given an event of another type";
 
 impl<E: Event, H: Handler<E>> ErasedHandler for PerEvent<H, E> {
-    fn event_type(&self) -> &'static str {
-        E::EVENT_TYPE
-    }
-
     fn topic(&self) -> &'static str {
         E::TOPIC
     }
@@ -191,10 +186,6 @@ impl<E: Event, H: Handler<E>> ErasedHandler for PerEvent<H, E> {
 }
 
 impl<E: Event, H: BatchHandler<E>> ErasedHandler for PerBatch<H, E> {
-    fn event_type(&self) -> &'static str {
-        E::EVENT_TYPE
-    }
-
     fn topic(&self) -> &'static str {
         E::TOPIC
     }
