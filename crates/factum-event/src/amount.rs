@@ -4,7 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use bigdecimal::num_bigint::BigInt;
-use bigdecimal::{BigDecimal, Signed, Zero};
+use bigdecimal::{BigDecimal, Signed, ToPrimitive, Zero};
 
 use crate::encode::{EncodeError, ValueWriter, Written};
 use crate::number::{Decimal, DecimalFault};
@@ -140,9 +140,21 @@ impl Amount {
         Amount::from_decimal(&(&self.0 * BigDecimal::from(count)))
     }
 
+    /// Digits and decimal places; fewer than 0 places are zeros before the point.
+    fn parts(&self) -> (i128, i64) {
+        let (digits, places) = self.0.as_bigint_and_scale();
+        // At most 38 digits, which an i128 holds.
+        (digits.to_i128().unwrap_or_default(), places)
+    }
+
     /// The text of a JSON number, if every reader that uses doubles sees this very amount.
     fn exact_number(&self) -> Option<String> {
+        /// A double tells any two decimals of so many digits apart.
+        const ALWAYS_EXACT: u128 = 10_u128.pow(15);
         let text = self.to_string();
+        if self.parts().0.unsigned_abs() < ALWAYS_EXACT {
+            return Some(text);
+        }
         // The shortest text that names the double is what JavaScript prints for it.
         let double: f64 = text.parse().ok()?;
         let seen = Decimal::parse(&format!("{double:e}")).ok()?;
@@ -150,10 +162,26 @@ impl Amount {
         (seen == own).then_some(text)
     }
 
-    /// At least `places` decimal places, for people to read.
-    pub(crate) fn to_plain_text(&self, places: u32) -> String {
-        let scale = self.0.fractional_digit_count().max(i64::from(places));
-        self.0.with_scale(scale).to_plain_string()
+    /// Plain notation with at least `min_places` decimal places.
+    pub(crate) fn to_plain_text(&self, min_places: usize) -> String {
+        let (digits, places) = self.parts();
+        let mut text = digits.unsigned_abs().to_string();
+        if places < 0 {
+            text.extend(std::iter::repeat_n('0', places.unsigned_abs() as usize));
+        }
+        let places = places.max(0) as usize;
+        if text.len() <= places {
+            text.insert_str(0, &"0".repeat(places + 1 - text.len()));
+        }
+        let point = text.len() - places;
+        text.extend(std::iter::repeat_n('0', min_places.saturating_sub(places)));
+        if text.len() > point {
+            text.insert(point, '.');
+        }
+        if digits < 0 {
+            text.insert(0, '-');
+        }
+        text
     }
 }
 
@@ -211,7 +239,7 @@ amount_from_integer!(u8, u16, u32, i8, i16, i32);
 /// Plain notation without zeros at the end: `10.5`.
 impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0.to_plain_string())
+        f.write_str(&self.to_plain_text(0))
     }
 }
 

@@ -96,12 +96,8 @@ pub enum MoneyError {
 /// With at least the decimal places of the currency: `10.50 EUR`.
 impl fmt::Display for Money {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} {}",
-            self.amount.to_plain_text(self.currency.minor_digits()),
-            self.currency
-        )
+        let places = self.currency.minor_digits() as usize;
+        write!(f, "{} {}", self.amount.to_plain_text(places), self.currency)
     }
 }
 

@@ -8,6 +8,7 @@ use factum_event::{
 };
 use factum_macros::{Event, Snapshot};
 use proptest::prelude::*;
+use serde_json::value::RawValue;
 use time::{Date, OffsetDateTime};
 use uuid::Uuid;
 
@@ -236,12 +237,21 @@ fn envelope() -> impl Strategy<Value = Envelope<ThingDescribed>> {
     (event_id(), event, instant()).prop_map(|(id, event, at)| Envelope::new(id, event, at))
 }
 
+/// The double nearest to the number at a path. `serde_json`'s own is not always the nearest.
+fn number_as_javascript_sees_it(object: &[u8], path: &[&str]) -> f64 {
+    let mut at = std::str::from_utf8(object).unwrap();
+    for key in path {
+        at = serde_json::from_str::<BTreeMap<String, &RawValue>>(at).unwrap()[*key].get();
+    }
+    at.parse().unwrap()
+}
+
 fn registry() -> Registry {
     Registry::new().with::<ThingDescribed>()
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(512) })]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(256) })]
 
     #[test]
     fn what_is_encoded_decodes_to_the_same_event(envelope in envelope()) {
@@ -261,7 +271,7 @@ proptest! {
         prop_assert_eq!(seen["aggregateId"].as_str(), Some(envelope.thing_ref.as_str()));
         prop_assert_eq!(seen["scalars"]["signed"].as_f64(), Some(envelope.scalars.signed as f64));
         prop_assert_eq!(seen["scalars"]["text"].as_str(), Some(envelope.scalars.text.as_str()));
-        let amount = seen["money"]["amount"].as_f64().unwrap();
+        let amount = number_as_javascript_sees_it(&bytes, &["money", "amount"]);
         prop_assert_eq!(format!("{amount:e}").parse::<Amount>().unwrap(), envelope.money.amount.clone());
         prop_assert_eq!(seen.get("maybe").is_some(), envelope.maybe.is_some());
     }
