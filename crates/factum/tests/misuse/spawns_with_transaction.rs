@@ -1,4 +1,6 @@
 //! A handler tries to work with the transaction in a task of its own.
+//!
+//! says: borrowed data escapes outside of method
 
 use factum::sqlx;
 use factum::{Envelope, Event, Handler, HandlerError, Tx};

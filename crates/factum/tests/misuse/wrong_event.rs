@@ -1,4 +1,7 @@
 //! A handler is given to a consumer for an event that it does not handle.
+//!
+//! says: `Billing` is not a handler for `OrderCancelled`
+//! says: write `impl Handler<OrderCancelled> for Billing`
 
 use factum::{Consumer, Envelope, Event, Handler, HandlerError, Tx};
 

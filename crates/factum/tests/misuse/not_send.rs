@@ -1,6 +1,11 @@
-//! A handler tries to keep the transaction for later.
+//! A handler holds something across an await that can't move to another thread.
+//!
+//! says: future cannot be sent between threads safely
+//! says: `Rc<i32>`
 
-use std::sync::Mutex;
+use std::rc::Rc;
+
+use factum::sqlx;
 use factum::{Envelope, Event, Handler, HandlerError, Tx};
 
 #[derive(Debug, Event)]
@@ -10,9 +15,7 @@ struct OrderConfirmed {
     order_id: u64,
 }
 
-struct Billing {
-    kept: Mutex<Option<&'static mut Tx<'static>>>,
-}
+struct Billing;
 
 impl Handler<OrderConfirmed> for Billing {
     async fn handle(
@@ -20,7 +23,9 @@ impl Handler<OrderConfirmed> for Billing {
         _event: &Envelope<OrderConfirmed>,
         tx: &mut Tx<'_>,
     ) -> Result<(), HandlerError> {
-        *self.kept.lock().unwrap() = Some(tx);
+        let count = Rc::new(1);
+        sqlx::query("INSERT INTO invoice DEFAULT VALUES").execute(tx.conn()).await?;
+        drop(count);
         Ok(())
     }
 }

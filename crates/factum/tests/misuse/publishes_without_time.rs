@@ -1,8 +1,8 @@
-//! A handler holds something across an await that can't move to another thread.
+//! A handler publishes an event without saying when it happened.
+//!
+//! says: the trait `From<OrderConfirmed>` is not implemented for `Publication<_>`
+//! says: `Publication<E>` implements `From<Occurred<E>>`
 
-use std::rc::Rc;
-
-use factum::sqlx;
 use factum::{Envelope, Event, Handler, HandlerError, Tx};
 
 #[derive(Debug, Event)]
@@ -20,9 +20,7 @@ impl Handler<OrderConfirmed> for Billing {
         _event: &Envelope<OrderConfirmed>,
         tx: &mut Tx<'_>,
     ) -> Result<(), HandlerError> {
-        let count = Rc::new(1);
-        sqlx::query("INSERT INTO invoice DEFAULT VALUES").execute(tx.conn()).await?;
-        drop(count);
+        tx.publish(OrderConfirmed { order_id: 7 }).await?;
         Ok(())
     }
 }

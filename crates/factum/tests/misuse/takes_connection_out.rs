@@ -1,5 +1,8 @@
-//! A handler tries to commit the transaction that it was lent.
+//! A handler tries to move the connection out of the transaction, to commit it itself.
+//!
+//! says: cannot move out of a mutable reference
 
+use factum::sqlx::PgConnection;
 use factum::{Envelope, Event, Handler, HandlerError, Tx};
 
 #[derive(Debug, Event)]
@@ -17,7 +20,8 @@ impl Handler<OrderConfirmed> for Billing {
         _event: &Envelope<OrderConfirmed>,
         tx: &mut Tx<'_>,
     ) -> Result<(), HandlerError> {
-        tx.commit().await?;
+        let owned: PgConnection = *tx.conn();
+        drop(owned);
         Ok(())
     }
 }

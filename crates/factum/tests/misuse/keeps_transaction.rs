@@ -1,5 +1,9 @@
-//! A handler publishes an event without saying when it happened.
+//! A handler tries to keep the transaction for later.
+//!
+//! says: borrowed data escapes outside of method
+//! says: `tx` escapes the method body here
 
+use std::sync::Mutex;
 use factum::{Envelope, Event, Handler, HandlerError, Tx};
 
 #[derive(Debug, Event)]
@@ -9,7 +13,9 @@ struct OrderConfirmed {
     order_id: u64,
 }
 
-struct Billing;
+struct Billing {
+    kept: Mutex<Option<&'static mut Tx<'static>>>,
+}
 
 impl Handler<OrderConfirmed> for Billing {
     async fn handle(
@@ -17,7 +23,7 @@ impl Handler<OrderConfirmed> for Billing {
         _event: &Envelope<OrderConfirmed>,
         tx: &mut Tx<'_>,
     ) -> Result<(), HandlerError> {
-        tx.publish(OrderConfirmed { order_id: 7 }).await?;
+        *self.kept.lock().unwrap() = Some(tx);
         Ok(())
     }
 }

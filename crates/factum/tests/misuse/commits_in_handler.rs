@@ -1,6 +1,7 @@
-//! A handler tries to move the connection out of the transaction, to commit it itself.
+//! A handler tries to commit the transaction that it was lent.
+//!
+//! says: no method named `commit` found for mutable reference `&mut Tx<'_>`
 
-use factum::sqlx::PgConnection;
 use factum::{Envelope, Event, Handler, HandlerError, Tx};
 
 #[derive(Debug, Event)]
@@ -18,8 +19,7 @@ impl Handler<OrderConfirmed> for Billing {
         _event: &Envelope<OrderConfirmed>,
         tx: &mut Tx<'_>,
     ) -> Result<(), HandlerError> {
-        let owned: PgConnection = *tx.conn();
-        drop(owned);
+        tx.commit().await?;
         Ok(())
     }
 }
