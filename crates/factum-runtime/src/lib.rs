@@ -9,6 +9,7 @@ mod problem;
 mod relay;
 mod service;
 mod signals;
+mod start_check;
 
 pub use config::{Config, ConfigError, Profile};
 pub use consumer::{Consumer, ConsumerError};

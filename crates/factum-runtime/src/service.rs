@@ -1,6 +1,6 @@
 //! A service: its parts, the checks before it starts, and its end.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -8,33 +8,21 @@ use std::pin::pin;
 use std::time::Duration;
 
 use factum_event::Event;
-use factum_kafka::{KafkaError, KafkaErrorKind, NewTopic, create_topics, describe_topics};
-use factum_postgres::{Database, DatabaseSettings, SchemaProblem, check_schema};
+use factum_postgres::Database;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{Config, Profile, is_kebab};
+use crate::config::Config;
 use crate::consumer::{Consumer, ConsumerContext, ConsumerError};
 use crate::maintenance;
-use crate::problem::{Problem, counted, write_list};
+use crate::problem::{Problem, write_list};
 use crate::relay::{Relay, RelayContext, RelayError};
 use crate::signals::ShutdownSignals;
+use crate::start_check::Ready;
 
-/// How long the brokers may take to describe the topics, and again to create them.
-const TOPICS_TIMEOUT: Duration = Duration::from_secs(10);
-/// Longest consumer name in bytes: it is Kafka's group id and a column of every dedup row.
-const CONSUMER_NAME_MAX_BYTES: usize = 128;
-/// librdkafka's own, where `KAFKA_CONSUMER_MAX_POLL_INTERVAL_MS` says nothing else.
-const MAX_POLL_INTERVAL_DEFAULT: Duration = Duration::from_secs(300);
 /// What is left of the shutdown deadline for the relay and the goodbyes once the lanes had theirs.
 const DRAIN_SHARE: f64 = 0.8;
-/// Connections beside the lanes': relay, its lease, maintenance, start checks.
-const CONNECTIONS_BESIDE_LANES: u32 = 4;
-/// Copies of a topic that is created in production; one elsewhere.
-const REPLICATION_IN_PRODUCTION: u16 = 3;
-/// Asked for when a service has no topic of its own to ask for: every Kafka has or may have it.
-const PROBE_TOPIC: &str = "__consumer_offsets";
 
 /// A service: a relay, consumers, or both, with maintenance beside them.
 ///
@@ -83,7 +71,7 @@ impl Service {
     pub fn builder(config: Config) -> ServiceBuilder {
         ServiceBuilder {
             config,
-            relay: false,
+            relay: None,
             maintenance: true,
             consumers: Vec::new(),
             own_topics: BTreeSet::new(),
@@ -96,19 +84,24 @@ impl Service {
 #[must_use = "a service does nothing until it runs"]
 #[derive(Debug)]
 pub struct ServiceBuilder {
-    config: Config,
-    relay: bool,
-    maintenance: bool,
-    consumers: Vec<Consumer>,
-    own_topics: BTreeSet<&'static str>,
-    new_topic_partitions: Option<u32>,
+    pub(crate) config: Config,
+    pub(crate) relay: Option<Relay>,
+    pub(crate) maintenance: bool,
+    pub(crate) consumers: Vec<Consumer>,
+    pub(crate) own_topics: BTreeSet<&'static str>,
+    pub(crate) new_topic_partitions: Option<u32>,
 }
 
 impl ServiceBuilder {
     /// Sends the outbox's rows to Kafka from this process. Relays of other processes share the
     /// work; one that stands by costs next to nothing.
-    pub fn relay(mut self) -> ServiceBuilder {
-        self.relay = true;
+    pub fn relay(self) -> ServiceBuilder {
+        self.relay_with(Relay::new())
+    }
+
+    /// As [`relay`](ServiceBuilder::relay), with limits of your own.
+    pub fn relay_with(mut self, relay: Relay) -> ServiceBuilder {
+        self.relay = Some(relay);
         self
     }
 
@@ -212,7 +205,7 @@ impl ServiceBuilder {
             service = config.service,
             profile = config.profile.as_str(),
             consumers = consumers.len(),
-            relay,
+            relay = relay.is_some(),
             maintenance,
             partitions = ready.lanes,
             max_connections = ready.max_connections,
@@ -225,7 +218,7 @@ impl ServiceBuilder {
                 Ok(())
             });
         }
-        if relay {
+        if let Some(relay) = relay {
             let context = RelayContext {
                 db: started.db.clone(),
                 kafka: config.kafka.clone(),
@@ -233,7 +226,7 @@ impl ServiceBuilder {
             };
             let shutdown = started.serving.clone();
             started.spawn(Part::Relay, async {
-                Relay::default()
+                relay
                     .run(context, shutdown)
                     .await
                     .map_err(ServiceError::Relay)
@@ -256,361 +249,6 @@ impl ServiceBuilder {
         }
         started
     }
-
-    /// Everything that must hold before the first record is read; all problems at once.
-    async fn check(&self) -> Result<Ready, ServiceError> {
-        let mut problems = self.config.problems();
-        problems.extend(self.part_problems());
-        let topics = self.check_topics(&mut problems).await;
-        let lanes = self.lanes(&topics);
-        let settings = self.database_settings(lanes, &mut problems);
-        let db = self.check_database(&settings, &mut problems).await;
-        match db {
-            Some(db) if problems.is_empty() => Ok(Ready {
-                db,
-                lanes,
-                max_connections: settings.max_connections,
-            }),
-            db => {
-                if let Some(db) = db {
-                    db.close().await;
-                }
-                Err(ServiceError::Start(problems))
-            }
-        }
-    }
-
-    /// What the code alone decides: names, handlers, limits.
-    fn part_problems(&self) -> Vec<Problem> {
-        let mut problems = Vec::new();
-        let service = &self.config.service;
-        if !self.relay && self.consumers.is_empty() {
-            problems.push(Problem::new(
-                "CFG-1",
-                format!("service `{service}`"),
-                "the service has neither a relay nor a consumer, so there is nothing to run",
-                "add .relay() or .consumer(…) to the builder",
-            ));
-        }
-        if self.new_topic_partitions == Some(0) {
-            problems.push(Problem::new(
-                "CFG-5",
-                format!("service `{service}`"),
-                "topics cannot be created with 0 partitions",
-                "write at least .create_topics(1)",
-            ));
-        }
-        let mut names = BTreeMap::<&str, usize>::new();
-        for consumer in &self.consumers {
-            *names.entry(consumer.name()).or_default() += 1;
-        }
-        for (name, count) in &names {
-            if *count > 1 {
-                problems.push(Problem::new(
-                    "CONS-1",
-                    format!("consumer `{name}`"),
-                    format!("{count} consumers of this service have the same name, so each would see the others' events as duplicates"),
-                    "give each purpose its own name, or give one consumer both handlers",
-                ));
-            }
-            problems.extend(self.consumer_name_problem(name));
-        }
-        let max_poll_interval = self.max_poll_interval();
-        for consumer in &self.consumers {
-            let place = format!("consumer `{}`", consumer.name());
-            problems.extend(consumer.problems());
-            if consumer.time_limit() >= max_poll_interval {
-                problems.push(Problem::new(
-                    "CONS-6",
-                    place,
-                    format!(
-                        "a handler may take {} s, but Kafka takes the partition away after {} s \
-                         without a poll (max.poll.interval.ms)",
-                        consumer.time_limit().as_secs_f64(),
-                        max_poll_interval.as_secs_f64()
-                    ),
-                    "lower the consumer's .handler_timeout(…), or raise \
-                     KAFKA_CONSUMER_MAX_POLL_INTERVAL_MS",
-                ));
-            }
-        }
-        problems
-    }
-
-    fn consumer_name_problem(&self, name: &str) -> Option<Problem> {
-        let service = &self.config.service;
-        let purpose = name
-            .strip_prefix(service.as_str())
-            .and_then(|rest| rest.strip_prefix('-'))
-            .filter(|purpose| !purpose.is_empty());
-        let what = if !is_kebab(name) {
-            "the name is not lower-case kebab".to_owned()
-        } else if name.len() > CONSUMER_NAME_MAX_BYTES {
-            format!("the name is longer than {CONSUMER_NAME_MAX_BYTES} characters")
-        } else if purpose.is_none() {
-            format!("the name does not begin with its service's, `{service}-`")
-        } else {
-            return None;
-        };
-        Some(Problem::new(
-            "CONS-1",
-            format!("consumer `{name}`"),
-            what,
-            format!(
-                "name it after the service and the purpose, in lower-case words joined by dashes: \
-                 {service}-order-confirmed. A consumer that is renamed handles everything again"
-            ),
-        ))
-    }
-
-    fn max_poll_interval(&self) -> Duration {
-        self.config
-            .kafka
-            .consumer
-            .get("max.poll.interval.ms")
-            .and_then(|text| text.parse().ok())
-            .map_or(MAX_POLL_INTERVAL_DEFAULT, Duration::from_millis)
-    }
-
-    /// Who needs each topic, for the message that says it is missing.
-    fn needed_topics(&self) -> BTreeMap<&'static str, Vec<String>> {
-        let mut needed = BTreeMap::<&str, Vec<String>>::new();
-        for topic in &self.own_topics {
-            needed
-                .entry(topic)
-                .or_default()
-                .push(format!("service `{}` publishes to it", self.config.service));
-        }
-        for consumer in &self.consumers {
-            for topic in consumer.topics() {
-                needed
-                    .entry(topic)
-                    .or_default()
-                    .push(format!("consumer `{}` reads it", consumer.name()));
-            }
-        }
-        needed
-    }
-
-    /// The partitions of every topic that could be asked for.
-    async fn check_topics(&self, problems: &mut Vec<Problem>) -> BTreeMap<String, Option<u32>> {
-        let needed = self.needed_topics();
-        let mut asked: Vec<&str> = needed.keys().copied().collect();
-        if asked.is_empty() {
-            asked.push(PROBE_TOPIC);
-        }
-        let mut topics = match describe_topics(&self.config.kafka, &asked, TOPICS_TIMEOUT).await {
-            Ok(topics) => topics,
-            Err(error) if needed.is_empty() && error.kind() == KafkaErrorKind::Authorization => {
-                return BTreeMap::new(); // The brokers answered; that was the question.
-            }
-            Err(error) => {
-                problems.push(self.kafka_problem(&error));
-                return BTreeMap::new();
-            }
-        };
-        topics.remove(PROBE_TOPIC);
-        if let Err(error) = self.create_own_topics(&mut topics).await {
-            problems.push(self.kafka_problem(&error));
-        }
-        for (topic, needed_by) in needed {
-            if topics.get(topic).copied().flatten().unwrap_or(0) > 0 {
-                continue;
-            }
-            let owned = self.own_topics.contains(topic);
-            problems.push(Problem::new(
-                "CFG-4",
-                format!(
-                    "Kafka at {}; {}",
-                    self.config.kafka.brokers,
-                    needed_by.join(", ")
-                ),
-                format!("the topic `{topic}` does not exist"),
-                format!(
-                    "create it: kafka-topics.sh --bootstrap-server {} --create --topic {topic} \
-                     --partitions 4. {}",
-                    first_broker(&self.config.kafka.brokers),
-                    if owned {
-                        "This service owns it: in development .create_topics(4) creates it at start"
-                    } else {
-                        "The service that publishes it owns it (CFG-5); if it is there under another \
-                         name, correct `topic = \"…\"` of the event"
-                    }
-                ),
-            ));
-        }
-        topics
-    }
-
-    async fn create_own_topics(
-        &self,
-        topics: &mut BTreeMap<String, Option<u32>>,
-    ) -> Result<(), KafkaError> {
-        let Some(partitions) = self.new_topic_partitions.filter(|count| *count > 0) else {
-            return Ok(());
-        };
-        if !self.config.create_topics {
-            return Ok(());
-        }
-        let replication = match self.config.profile {
-            Profile::Development => 1,
-            Profile::Production => REPLICATION_IN_PRODUCTION,
-        };
-        let missing: Vec<NewTopic> = self
-            .own_topics
-            .iter()
-            .filter(|topic| topics.get(**topic).copied().flatten().is_none())
-            .map(|topic| NewTopic {
-                name: (*topic).to_owned(),
-                partitions,
-                replication,
-            })
-            .collect();
-        if missing.is_empty() {
-            return Ok(());
-        }
-        create_topics(&self.config.kafka, &missing, TOPICS_TIMEOUT).await?;
-        for topic in missing {
-            tracing::info!(
-                topic = topic.name,
-                partitions,
-                replication,
-                "created a topic"
-            );
-            topics.insert(topic.name, Some(partitions));
-        }
-        Ok(())
-    }
-
-    fn kafka_problem(&self, error: &KafkaError) -> Problem {
-        let (rule, mend) = match error.kind() {
-            KafkaErrorKind::Unreachable => (
-                "CFG-2",
-                "start Kafka there, or correct KAFKA_BROKERS; if the brokers speak TLS, \
-                 KAFKA_SECURITY_PROTOCOL must say so",
-            ),
-            KafkaErrorKind::Authentication => (
-                "SEC-2",
-                "correct the login or the certificate: KAFKA_SECURITY_PROTOCOL, KAFKA_SASL_MECHANISM, \
-                 KAFKA_SASL_USERNAME, KAFKA_SASL_PASSWORD, KAFKA_SSL_CA_LOCATION",
-            ),
-            KafkaErrorKind::Authorization => {
-                ("SEC-2", "give this service's user the right on the cluster")
-            }
-            _ => ("CFG-2", "do what the text before says"),
-        };
-        Problem::new(
-            rule,
-            format!("Kafka at {}", self.config.kafka.brokers),
-            error.to_string(),
-            mend,
-        )
-    }
-
-    /// The lanes of this process when it runs alone.
-    fn lanes(&self, topics: &BTreeMap<String, Option<u32>>) -> u32 {
-        self.consumers
-            .iter()
-            .flat_map(Consumer::topics)
-            .filter_map(|topic| topics.get(topic).copied().flatten())
-            .fold(0, u32::saturating_add)
-    }
-
-    fn database_settings(&self, lanes: u32, problems: &mut Vec<Problem>) -> DatabaseSettings {
-        let wanted = lanes.saturating_add(CONNECTIONS_BESIDE_LANES);
-        let consumers = u32::try_from(self.consumers.len()).unwrap_or(u32::MAX);
-        let least = consumers.saturating_add(CONNECTIONS_BESIDE_LANES);
-        let max_connections = self.config.max_connections.unwrap_or(wanted);
-        if max_connections < least {
-            problems.push(Problem::new(
-                "CFG-1",
-                "the environment variable FACTUM_DATABASE_MAX_CONNECTIONS",
-                format!(
-                    "{} are too few: {} need at least {least}",
-                    counted(max_connections as usize, "connection"),
-                    counted(self.consumers.len(), "consumer"),
-                ),
-                format!(
-                    "write {wanted}, or unset it: then the service takes as many as its lanes need"
-                ),
-            ));
-        } else if max_connections < wanted {
-            tracing::warn!(
-                max_connections,
-                wanted,
-                "with all partitions in this process some lanes would wait for a connection"
-            );
-        }
-        let handler_timeout = self
-            .consumers
-            .iter()
-            .map(Consumer::time_limit)
-            .fold(self.config.database.handler_timeout, Duration::max);
-        DatabaseSettings {
-            max_connections: max_connections.max(least),
-            handler_timeout,
-            ..self.config.database.clone()
-        }
-    }
-
-    async fn check_database(
-        &self,
-        settings: &DatabaseSettings,
-        problems: &mut Vec<Problem>,
-    ) -> Option<Database> {
-        let place = self.config.database_place();
-        let db = match Database::connect(settings).await {
-            Ok(db) => db,
-            Err(error) => {
-                problems.push(Problem::new(
-                    "CFG-1",
-                    place,
-                    format!("the database cannot be used: {error}"),
-                    "start PostgreSQL there, or correct host, port, database, user and password in \
-                     DATABASE_URL",
-                ));
-                return None;
-            }
-        };
-        match check_schema(&db).await {
-            Ok(found) => problems.extend(
-                found
-                    .iter()
-                    // The pass before the start makes it.
-                    .filter(|problem| {
-                        !self.maintenance || **problem != SchemaProblem::NoPartitionForToday
-                    })
-                    .map(|problem| schema_problem(&place, problem)),
-            ),
-            Err(error) => problems.push(Problem::new(
-                "CFG-1",
-                place,
-                format!("the tables could not be checked: {error}"),
-                "let the service's role read the catalog and its own tables",
-            )),
-        }
-        Some(db)
-    }
-}
-
-/// The text of a schema problem is `rule: what; mend`.
-fn schema_problem(place: &str, problem: &SchemaProblem) -> Problem {
-    let text = problem.to_string();
-    let text = text
-        .strip_prefix(problem.rule())
-        .and_then(|rest| rest.strip_prefix(": "))
-        .unwrap_or(&text);
-    let (what, mend) = text
-        .split_once("; ")
-        .unwrap_or((text, "compare the tables with `factum migrate sql`"));
-    Problem::new(problem.rule(), place, what, mend)
-}
-
-/// Where the checks ended well.
-struct Ready {
-    db: Database,
-    lanes: u32,
-    max_connections: u32,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -743,10 +381,6 @@ async fn until(moment: Option<Instant>) {
 /// process ids of containers are alike.
 fn relay_owner(service: &str) -> String {
     format!("{service}-{}-{:08x}", std::process::id(), fastrand::u32(..))
-}
-
-fn first_broker(brokers: &str) -> &str {
-    brokers.split(',').next().unwrap_or(brokers)
 }
 
 /// Why a service did not start, or did not run to its end.

@@ -123,8 +123,8 @@ pub use factum_macros::{Event, Snapshot};
 pub use factum_runtime::{
     BatchHandler, Config, ConfigError, Consumer, ConsumerError, ConsumerStats, Database,
     DatabaseError, DatabaseSettings, Handler, LaneError, Outbox, Problem, Profile, Publication,
-    PublishError, RelayError, Service, ServiceBuilder, ServiceError, StartAt, TombstonePolicy, Tx,
-    UnknownPolicy, Window, migration, new_event_id,
+    PublishError, Relay, RelayError, RelayStats, Service, ServiceBuilder, ServiceError, StartAt,
+    TombstonePolicy, Tx, UnknownPolicy, Window, migration, new_event_id,
 };
 
 pub use bigdecimal;
