@@ -31,14 +31,15 @@ pub(crate) fn run(options: &Options) -> Result<Report, Failure> {
     let failure = |what: String, exit| Failure {
         what,
         place: "this process and its environment".to_owned(),
-        mend: "do what the text above says; the table of settings is in the documentation of Config"
-            .to_owned(),
+        mend:
+            "do what the text above says; the table of settings is in the documentation of Config"
+                .to_owned(),
         exit,
         schema: options.json.then_some(SCHEMA),
     };
     let config = Config::from_env().map_err(|error| failure(error.to_string(), Exit::Usage))?;
-    let runtime = tokio::runtime::Runtime::new()
-        .map_err(|error| failure(error.to_string(), Exit::Failed))?;
+    let runtime =
+        tokio::runtime::Runtime::new().map_err(|error| failure(error.to_string(), Exit::Failed))?;
     runtime
         .block_on(Service::builder(config).relay().run())
         .map_err(|error| failure(error.to_string(), Exit::Failed))?;

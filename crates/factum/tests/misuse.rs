@@ -22,7 +22,14 @@ impl Built {
     /// built with other features.
     fn find() -> Built {
         let output = Command::new(std::env::var_os("CARGO").expect("cargo runs this test"))
-            .args(["test", "--workspace", "--all-features", "--test", "misuse", "--no-run"])
+            .args([
+                "test",
+                "--workspace",
+                "--all-features",
+                "--test",
+                "misuse",
+                "--no-run",
+            ])
             .args(["--message-format", "json"])
             .output()
             .expect("cargo can be run");
@@ -114,11 +121,16 @@ fn a_misused_handler_does_not_compile_and_the_error_says_why() {
         let errors = text(&output.stderr);
         let expected = says(&source);
         if output.status.success() != expected.is_empty() {
-            wrong.push(format!("{name}: compiled: {}\n{errors}", output.status.success()));
+            wrong.push(format!(
+                "{name}: compiled: {}\n{errors}",
+                output.status.success()
+            ));
         }
         for line in expected {
             if !errors.contains(line) {
-                wrong.push(format!("{name}: the compiler does not say {line:?} but\n{errors}"));
+                wrong.push(format!(
+                    "{name}: the compiler does not say {line:?} but\n{errors}"
+                ));
             }
         }
         // One mistake, one error, though rustc may show it at several places.
