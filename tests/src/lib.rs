@@ -67,7 +67,11 @@ macro_rules! entry_on_topic {
 
             impl $crate::Entry for Posted {
                 fn entry(account: &str, seq: u64, note: &str) -> Self {
-                    Posted { account: account.to_owned(), seq, note: note.to_owned() }
+                    Posted {
+                        account: account.to_owned(),
+                        seq,
+                        note: note.to_owned(),
+                    }
                 }
                 fn account(&self) -> &str {
                     &self.account
@@ -128,7 +132,10 @@ impl Scene {
             On::Kafka => factum_testing::kafka(),
         };
         broker.create_topic(E::TOPIC, partitions).await;
-        Scene { database: migrated_database().await, broker }
+        Scene {
+            database: migrated_database().await,
+            broker,
+        }
     }
 
     /// A configuration for a service on this stage; `extra` adds or replaces variables.
@@ -142,7 +149,11 @@ impl Scene {
             ("FACTUM_SHUTDOWN_DEADLINE_SECONDS", "10".to_owned()),
             ("KAFKA_CONSUMER_SESSION_TIMEOUT_MS", "6000".to_owned()),
         ]);
-        vars.extend(extra.iter().map(|(name, value)| (*name, (*value).to_owned())));
+        vars.extend(
+            extra
+                .iter()
+                .map(|(name, value)| (*name, (*value).to_owned())),
+        );
         Config::from_vars(vars.into_iter().map(|(k, v)| (k.to_owned(), v)))
             .expect("the stage's configuration is right")
     }
@@ -173,8 +184,10 @@ impl Scene {
     /// Puts events into a partition of their topic, in order, and gives their ids.
     pub async fn produce<E: Entry>(&self, partition: i32, events: &[E]) -> Vec<EventId> {
         let envelopes: Vec<Envelope<E>> = events.iter().cloned().map(envelope).collect();
-        let values: Vec<Vec<u8>> =
-            envelopes.iter().map(|e| e.encode().expect("a test's event can be written")).collect();
+        let values: Vec<Vec<u8>> = envelopes
+            .iter()
+            .map(|e| e.encode().expect("a test's event can be written"))
+            .collect();
         let records: Vec<(&str, Option<&[u8]>)> = envelopes
             .iter()
             .zip(&values)
@@ -201,15 +214,24 @@ impl Scene {
         .await
         .expect("effects can be read");
         // A server has few connections, and many tests.
-        connection.close().await.expect("a connection can be closed");
+        connection
+            .close()
+            .await
+            .expect("a connection can be closed");
         rows
     }
 
     /// One number from the database.
     pub async fn count(&self, sql: &'static str) -> i64 {
         let mut connection = self.database.connect().await;
-        let count = sqlx::query_scalar(sql).fetch_one(&mut connection).await.expect("a count");
-        connection.close().await.expect("a connection can be closed");
+        let count = sqlx::query_scalar(sql)
+            .fetch_one(&mut connection)
+            .await
+            .expect("a count");
+        connection
+            .close()
+            .await
+            .expect("a connection can be closed");
         count
     }
 
@@ -223,15 +245,24 @@ impl Scene {
         .fetch_all(&mut connection)
         .await
         .expect("dead letters can be read");
-        connection.close().await.expect("a connection can be closed");
+        connection
+            .close()
+            .await
+            .expect("a connection can be closed");
         rows
     }
 
     /// Runs SQL of a test.
     pub async fn execute(&self, sql: &'static str) {
         let mut connection = self.database.connect().await;
-        sqlx::raw_sql(sql).execute(&mut connection).await.expect("a test's SQL runs");
-        connection.close().await.expect("a connection can be closed");
+        sqlx::raw_sql(sql)
+            .execute(&mut connection)
+            .await
+            .expect("a test's SQL runs");
+        connection
+            .close()
+            .await
+            .expect("a connection can be closed");
     }
 
     /// Waits until a consumer has exactly these effects (in any order across accounts).
@@ -239,7 +270,10 @@ impl Scene {
         let mut wanted = expected.to_vec();
         wanted.sort();
         let what = format!("{} effects of {consumer}", wanted.len());
-        eventually(LIMIT, &what, async || self.effects(consumer).await.len() >= wanted.len()).await;
+        eventually(LIMIT, &what, async || {
+            self.effects(consumer).await.len() >= wanted.len()
+        })
+        .await;
         let mut found = self.effects(consumer).await;
         found.sort();
         assert_eq!(found, wanted);
@@ -259,7 +293,9 @@ impl Scene {
 pub async fn migrated_database() -> TestDatabase {
     let database = factum_testing::database();
     let mut connection = database.connect().await;
-    factum::migration::up(&database_handle(database.url()).await).await.expect("migrations run");
+    factum::migration::up(&database_handle(database.url()).await)
+        .await
+        .expect("migrations run");
     sqlx::raw_sql(
         "CREATE TABLE effect (
              id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -270,7 +306,10 @@ pub async fn migrated_database() -> TestDatabase {
     .execute(&mut connection)
     .await
     .expect("the effect table can be made");
-    connection.close().await.expect("a connection can be closed");
+    connection
+        .close()
+        .await
+        .expect("a connection can be closed");
     database
 }
 
@@ -283,7 +322,9 @@ pub async fn database_handle(url: &str) -> factum::Database {
 
 /// An envelope with a fresh id, now.
 pub fn envelope<E: Event>(event: E) -> Envelope<E> {
-    event.occurred_at(time::OffsetDateTime::now_utc()).with_id(factum::new_event_id())
+    event
+        .occurred_at(time::OffsetDateTime::now_utc())
+        .with_id(factum::new_event_id())
 }
 
 /// `n` entries of one account, from 1.
@@ -314,7 +355,9 @@ impl Running {
     /// Stops it and expects a clean end.
     pub async fn stop(self) {
         self.stop.cancel();
-        self.ended().await.expect("the service ends without an error");
+        self.ended()
+            .await
+            .expect("the service ends without an error");
     }
 
     /// Asks it to stop and doesn't wait.
@@ -387,7 +430,12 @@ impl Recorder {
 
     /// How often the handler was called for an event.
     pub fn calls_of(&self, id: EventId) -> u32 {
-        self.calls.lock().expect("no poison").get(&id).copied().unwrap_or(0)
+        self.calls
+            .lock()
+            .expect("no poison")
+            .get(&id)
+            .copied()
+            .unwrap_or(0)
     }
 
     async fn record<E: Entry>(
@@ -401,13 +449,15 @@ impl Recorder {
             *call += 1;
             *call
         };
-        sqlx::query("INSERT INTO effect (consumer, event_id, account, seq) VALUES ($1, $2, $3, $4)")
-            .bind(self.consumer)
-            .bind(event.id().as_uuid())
-            .bind(event.account())
-            .bind(event.seq() as i64)
-            .execute(tx.conn())
-            .await?;
+        sqlx::query(
+            "INSERT INTO effect (consumer, event_id, account, seq) VALUES ($1, $2, $3, $4)",
+        )
+        .bind(self.consumer)
+        .bind(event.id().as_uuid())
+        .bind(event.account())
+        .bind(event.seq() as i64)
+        .execute(tx.conn())
+        .await?;
         const FAILING: &str = "INSERT INTO uniq VALUES (1)";
         let mut words = event.note().split(' ');
         match words.next().unwrap_or("") {
@@ -423,7 +473,10 @@ impl Recorder {
             "hang" => std::future::pending().await,
             "slow" => tokio::time::sleep(Duration::from_secs(1)).await,
             "swallow" => {
-                sqlx::query(FAILING).execute(tx.conn()).await.expect_err("a duplicate key");
+                sqlx::query(FAILING)
+                    .execute(tx.conn())
+                    .await
+                    .expect_err("a duplicate key");
             }
             "sql-error" => {
                 sqlx::query(FAILING).execute(tx.conn()).await?;
@@ -439,7 +492,10 @@ impl Recorder {
             }
             "savepoint" => {
                 let mut inner = tx.conn().begin().await?;
-                sqlx::query(FAILING).execute(&mut *inner).await.expect_err("a duplicate key");
+                sqlx::query(FAILING)
+                    .execute(&mut *inner)
+                    .await
+                    .expect_err("a duplicate key");
                 inner.rollback().await?;
             }
             "gate" => {

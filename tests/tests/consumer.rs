@@ -53,7 +53,12 @@ const fn quick() -> Retry {
 
 fn consumer<E: Entry>(name: &'static str) -> (Consumer, Recorder) {
     let recorder = Recorder::of(name);
-    (Consumer::named(name).handler::<E>(recorder.clone()).retry(QUICK), recorder)
+    (
+        Consumer::named(name)
+            .handler::<E>(recorder.clone())
+            .retry(QUICK),
+        recorder,
+    )
 }
 
 entry_on_topic!(once, "t.once");
@@ -68,12 +73,18 @@ async fn an_event_takes_effect_once_and_its_offset_follows(on: On) {
     let mut all = effects_of("a", 20);
     all.extend(effects_of("b", 5));
     scene.await_effects(name, &all).await;
-    scene.await_committed(name, once::Posted::TOPIC, 0, 20).await;
+    scene
+        .await_committed(name, once::Posted::TOPIC, 0, 20)
+        .await;
     scene.await_committed(name, once::Posted::TOPIC, 1, 5).await;
     assert_eq!(stats.processed(), 25);
     running.stop().await;
-    let of_a: Vec<String> =
-        scene.effects(name).await.into_iter().filter(|e| e.starts_with('a')).collect();
+    let of_a: Vec<String> = scene
+        .effects(name)
+        .await
+        .into_iter()
+        .filter(|e| e.starts_with('a'))
+        .collect();
     assert_eq!(of_a, effects_of("a", 20), "order per key is kept");
 }
 
@@ -83,14 +94,20 @@ async fn listing_fault_01_a_duplicate_has_no_second_effect(on: On) {
     let name = "test-fault-01";
     let (consumer, recorder) = consumer::<fault_01::Posted>(name);
     let stats = consumer.stats();
-    let value = envelope(fault_01::Posted::entry("a", 1, "")).encode().unwrap();
+    let value = envelope(fault_01::Posted::entry("a", 1, ""))
+        .encode()
+        .unwrap();
     let value = Some(value.as_slice());
     // Apart, so that each comes in a batch of its own; and together.
     scene.produce_raw::<fault_01::Posted>(0, &[value]).await;
     let running = scene.start([consumer]);
     scene.await_effects(name, &effects_of("a", 1)).await;
-    scene.produce_raw::<fault_01::Posted>(0, &[value, value]).await;
-    scene.await_committed(name, fault_01::Posted::TOPIC, 0, 3).await;
+    scene
+        .produce_raw::<fault_01::Posted>(0, &[value, value])
+        .await;
+    scene
+        .await_committed(name, fault_01::Posted::TOPIC, 0, 3)
+        .await;
     running.stop().await;
     assert_eq!(scene.effects(name).await, effects_of("a", 1));
     assert_eq!((recorder.calls(), stats.duplicates()), (1, 2));
@@ -104,8 +121,12 @@ async fn listing_fault_04_two_consumers_of_one_database_both_handle(on: On) {
     let (second, _) = consumer::<fault_04::Posted>("test-fault-04-second");
     scene.produce(0, &entries::<fault_04::Posted>("a", 3)).await;
     let running = scene.start([first, second]);
-    scene.await_effects("test-fault-04-first", &effects_of("a", 3)).await;
-    scene.await_effects("test-fault-04-second", &effects_of("a", 3)).await;
+    scene
+        .await_effects("test-fault-04-first", &effects_of("a", 3))
+        .await;
+    scene
+        .await_effects("test-fault-04-second", &effects_of("a", 3))
+        .await;
     running.stop().await;
 }
 
@@ -121,7 +142,9 @@ async fn listing_fault_05_a_malformed_record_is_set_aside_and_the_partition_move
         .await;
     scene.produce(0, &entries::<fault_05::Posted>("a", 2)).await;
     scene.await_effects(name, &effects_of("a", 2)).await;
-    scene.await_committed(name, fault_05::Posted::TOPIC, 0, 5).await;
+    scene
+        .await_committed(name, fault_05::Posted::TOPIC, 0, 5)
+        .await;
     running.stop().await;
     assert_eq!(
         scene.dead_letters(name).await,
@@ -137,7 +160,11 @@ mod fault_09 {
     use factum::{Amount, Event};
 
     #[derive(Debug, Clone, PartialEq, Event)]
-    #[event(kind = "account.posted.v1", aggregate = "Account", topic = "t.fault-09")]
+    #[event(
+        kind = "account.posted.v1",
+        aggregate = "Account",
+        topic = "t.fault-09"
+    )]
     pub struct Posted {
         #[event(aggregate_id)]
         pub account: String,
@@ -163,7 +190,9 @@ impl factum::Handler<fault_09::Posted> for Summing {
 
 async fn listing_fault_09_amounts_arrive_exact(on: On) {
     let scene = Scene::new::<fault_09::Posted>(on, 1).await;
-    scene.execute("CREATE TABLE amounts (amount numeric NOT NULL)").await;
+    scene
+        .execute("CREATE TABLE amounts (amount numeric NOT NULL)")
+        .await;
     let name = "test-fault-09";
     let value = |amount: &str| {
         format!(
@@ -171,13 +200,20 @@ async fn listing_fault_09_amounts_arrive_exact(on: On) {
             factum::new_event_id()
         )
     };
-    let amounts = ["90071992547409.93", "0.1000000000000000055511151231257827", "1e400"];
+    let amounts = [
+        "90071992547409.93",
+        "0.1000000000000000055511151231257827",
+        "1e400",
+    ];
     let values: Vec<String> = amounts.iter().map(|a| value(a)).collect();
     let values: Vec<Option<&[u8]>> = values.iter().map(|v| Some(v.as_bytes())).collect();
     scene.produce_raw::<fault_09::Posted>(0, &values).await;
-    let running =
-        scene.start([Consumer::named(name).handler::<fault_09::Posted>(Summing).retry(QUICK)]);
-    scene.await_committed(name, fault_09::Posted::TOPIC, 0, 3).await;
+    let running = scene.start([Consumer::named(name)
+        .handler::<fault_09::Posted>(Summing)
+        .retry(QUICK)]);
+    scene
+        .await_committed(name, fault_09::Posted::TOPIC, 0, 3)
+        .await;
     running.stop().await;
     let exact = scene
         .count(
@@ -202,14 +238,26 @@ async fn listing_fault_10_nul_and_surrogates_never_reach_the_transaction(on: On)
         )
     };
     let (nul, surrogate) = (raw(r"x\u0000y"), raw(r"\ud800"));
-    scene.produce(0, &entries::<fault_10::Posted>("a", 200)).await;
-    scene.produce_raw::<fault_10::Posted>(0, &[Some(nul.as_bytes())]).await;
-    scene.produce(0, &entries::<fault_10::Posted>("b", 200)).await;
-    scene.produce_raw::<fault_10::Posted>(0, &[Some(surrogate.as_bytes())]).await;
-    scene.produce(0, &entries::<fault_10::Posted>("c", 98)).await;
+    scene
+        .produce(0, &entries::<fault_10::Posted>("a", 200))
+        .await;
+    scene
+        .produce_raw::<fault_10::Posted>(0, &[Some(nul.as_bytes())])
+        .await;
+    scene
+        .produce(0, &entries::<fault_10::Posted>("b", 200))
+        .await;
+    scene
+        .produce_raw::<fault_10::Posted>(0, &[Some(surrogate.as_bytes())])
+        .await;
+    scene
+        .produce(0, &entries::<fault_10::Posted>("c", 98))
+        .await;
     let (consumer, recorder) = consumer::<fault_10::Posted>(name);
     let running = scene.start([consumer]);
-    scene.await_committed(name, fault_10::Posted::TOPIC, 0, 500).await;
+    scene
+        .await_committed(name, fault_10::Posted::TOPIC, 0, 500)
+        .await;
     running.stop().await;
     assert_eq!(scene.effects(name).await.len(), 498);
     assert_eq!(recorder.calls(), 498, "no transaction was broken off");
@@ -220,13 +268,23 @@ entry_on_topic!(case_04, "t.case-04");
 async fn case_04_a_duplicate_lets_the_next_event_through(on: On) {
     let scene = Scene::new::<case_04::Posted>(on, 1).await;
     let name = "test-case-04";
-    let a = envelope(case_04::Posted::entry("a", 1, "")).encode().unwrap();
-    let b = envelope(case_04::Posted::entry("b", 1, "")).encode().unwrap();
-    scene.produce_raw::<case_04::Posted>(0, &[Some(&a), Some(&a), Some(&b)]).await;
+    let a = envelope(case_04::Posted::entry("a", 1, ""))
+        .encode()
+        .unwrap();
+    let b = envelope(case_04::Posted::entry("b", 1, ""))
+        .encode()
+        .unwrap();
+    scene
+        .produce_raw::<case_04::Posted>(0, &[Some(&a), Some(&a), Some(&b)])
+        .await;
     let (consumer, _) = consumer::<case_04::Posted>(name);
     let running = scene.start([consumer]);
-    scene.await_effects(name, &["a:1".into(), "b:1".into()]).await;
-    scene.await_committed(name, case_04::Posted::TOPIC, 0, 3).await;
+    scene
+        .await_effects(name, &["a:1".into(), "b:1".into()])
+        .await;
+    scene
+        .await_committed(name, case_04::Posted::TOPIC, 0, 3)
+        .await;
     running.stop().await;
 }
 
@@ -245,15 +303,21 @@ async fn case_05_duplicates_inside_and_before_a_batch_of_500(on: On) {
     scene.produce_raw::<case_05::Posted>(0, &refs(0..5)).await;
     let (first, _) = consumer::<case_05::Posted>(name);
     let running = scene.start([first]);
-    scene.await_committed(name, case_05::Posted::TOPIC, 0, 5).await;
+    scene
+        .await_committed(name, case_05::Posted::TOPIC, 0, 5)
+        .await;
     running.stop().await;
     // …and three come twice within the 500.
     scene.produce_raw::<case_05::Posted>(0, &refs(0..497)).await;
-    scene.produce_raw::<case_05::Posted>(0, &refs(100..103)).await;
+    scene
+        .produce_raw::<case_05::Posted>(0, &refs(100..103))
+        .await;
     let (second, _) = consumer::<case_05::Posted>(name);
     let stats = second.stats();
     let running = scene.start([second]);
-    scene.await_committed(name, case_05::Posted::TOPIC, 0, 505).await;
+    scene
+        .await_committed(name, case_05::Posted::TOPIC, 0, 505)
+        .await;
     running.stop().await;
     assert_eq!(scene.effects(name).await, effects_of("a", 497));
     assert_eq!((stats.processed(), stats.duplicates()), (492, 8));
@@ -263,15 +327,24 @@ entry_on_topic!(case_26, "t.case-26");
 async fn case_26_one_event_at_two_offsets(on: On) {
     let scene = Scene::new::<case_26::Posted>(on, 1).await;
     let name = "test-case-26";
-    let value = envelope(case_26::Posted::entry("a", 1, "")).encode().unwrap();
-    let other = envelope(case_26::Posted::entry("a", 2, "")).encode().unwrap();
+    let value = envelope(case_26::Posted::entry("a", 1, ""))
+        .encode()
+        .unwrap();
+    let other = envelope(case_26::Posted::entry("a", 2, ""))
+        .encode()
+        .unwrap();
     // A leader change made the idempotent producer write its batch again.
     scene
-        .produce_raw::<case_26::Posted>(0, &[Some(&value), Some(&other), Some(&value), Some(&other)])
+        .produce_raw::<case_26::Posted>(
+            0,
+            &[Some(&value), Some(&other), Some(&value), Some(&other)],
+        )
         .await;
     let (consumer, _) = consumer::<case_26::Posted>(name);
     let running = scene.start([consumer]);
-    scene.await_committed(name, case_26::Posted::TOPIC, 0, 4).await;
+    scene
+        .await_committed(name, case_26::Posted::TOPIC, 0, 4)
+        .await;
     running.stop().await;
     assert_eq!(scene.effects(name).await, effects_of("a", 2));
 }
@@ -285,25 +358,42 @@ async fn case_29_a_rebalance_keeps_what_was_finished(on: On) {
     // Both partitions have a transaction open when a second instance joins.
     for partition in 0..2 {
         let account = ["a", "b"][partition as usize];
-        scene.produce(partition, &[case_29::Posted::entry(account, 1, "gate")]).await;
+        scene
+            .produce(partition, &[case_29::Posted::entry(account, 1, "gate")])
+            .await;
     }
     recorder.gate_reached(2).await;
     let (second, second_recorder) = consumer::<case_29::Posted>(name);
     let second = scene.start([second]);
     // The revocation waits for the running handler: it finishes, and nothing is redone.
     recorder.open_gate(2);
-    scene.await_effects(name, &["a:1".into(), "b:1".into()]).await;
+    scene
+        .await_effects(name, &["a:1".into(), "b:1".into()])
+        .await;
     for (partition, account) in [(0, "a"), (1, "b")] {
-        scene.produce(partition, &[case_29::Posted::entry(account, 2, "")]).await;
+        scene
+            .produce(partition, &[case_29::Posted::entry(account, 2, "")])
+            .await;
     }
     scene
-        .await_effects(name, &["a:1".into(), "a:2".into(), "b:1".into(), "b:2".into()])
+        .await_effects(
+            name,
+            &["a:1".into(), "a:2".into(), "b:1".into(), "b:2".into()],
+        )
         .await;
-    scene.await_committed(name, case_29::Posted::TOPIC, 0, 2).await;
-    scene.await_committed(name, case_29::Posted::TOPIC, 1, 2).await;
+    scene
+        .await_committed(name, case_29::Posted::TOPIC, 0, 2)
+        .await;
+    scene
+        .await_committed(name, case_29::Posted::TOPIC, 1, 2)
+        .await;
     first.stop().await;
     second.stop().await;
-    assert_eq!(recorder.calls() + second_recorder.calls(), 4, "no handler ran twice");
+    assert_eq!(
+        recorder.calls() + second_recorder.calls(),
+        4,
+        "no handler ran twice"
+    );
 }
 
 entry_on_topic!(case_33, "t.case-33");
@@ -315,14 +405,23 @@ async fn case_33_a_failing_first_record_commits_no_offset(on: On) {
         .handler::<case_33::Posted>(recorder.clone())
         .retry(quick().attempts(1000));
     scene
-        .produce(0, &[case_33::Posted::entry("a", 1, "always"), case_33::Posted::entry("a", 2, "")])
+        .produce(
+            0,
+            &[
+                case_33::Posted::entry("a", 1, "always"),
+                case_33::Posted::entry("a", 2, ""),
+            ],
+        )
         .await;
     let running = scene.start([consumer]);
     eventually(LIMIT, "twenty attempts", async || recorder.calls() > 20).await;
     running.stop().await;
     let committed = scene.broker.committed(name, case_33::Posted::TOPIC).await;
     assert_eq!(committed.get(&0), None, "the first record is unfinished");
-    assert!(scene.effects(name).await.is_empty(), "order is kept while it is retried");
+    assert!(
+        scene.effects(name).await.is_empty(),
+        "order is kept while it is retried"
+    );
 }
 
 entry_on_topic!(case_34, "t.case-34");
@@ -334,15 +433,26 @@ async fn case_34_long_work_is_not_thrown_out_of_the_group(on: On) {
         .handler::<case_34::Posted>(recorder.clone())
         .handler_timeout(Duration::from_secs(5))
         .retry(QUICK);
-    let slow: Vec<_> = (1..=8).map(|seq| case_34::Posted::entry("a", seq, "slow")).collect();
+    let slow: Vec<_> = (1..=8)
+        .map(|seq| case_34::Posted::entry("a", seq, "slow"))
+        .collect();
     scene.produce(0, &slow).await;
     // Eight seconds of work in one batch, and at most six between two polls.
-    let running = scene.start_with(&[("KAFKA_CONSUMER_MAX_POLL_INTERVAL_MS", "6000")], [consumer]);
+    let running = scene.start_with(
+        &[("KAFKA_CONSUMER_MAX_POLL_INTERVAL_MS", "6000")],
+        [consumer],
+    );
     scene.await_effects(name, &effects_of("a", 8)).await;
-    scene.produce(0, &[case_34::Posted::entry("a", 9, "")]).await;
+    scene
+        .produce(0, &[case_34::Posted::entry("a", 9, "")])
+        .await;
     scene.await_effects(name, &effects_of("a", 9)).await;
     running.stop().await;
-    assert_eq!(recorder.calls(), 9, "exactly one effect each, by one call each");
+    assert_eq!(
+        recorder.calls(),
+        9,
+        "exactly one effect each, by one call each"
+    );
 }
 
 entry_on_topic!(case_43, "t.case-43");
@@ -357,7 +467,11 @@ async fn case_43_invalid_json_then_good(on: On) {
     scene.await_effects(name, &effects_of("a", 1)).await;
     running.stop().await;
     assert_eq!(scene.dead_letters(name).await, ["malformed_json"]);
-    assert_eq!((stats.retries(), recorder.calls()), (0, 1), "a permanent error isn't retried");
+    assert_eq!(
+        (stats.retries(), recorder.calls()),
+        (0, 1),
+        "a permanent error isn't retried"
+    );
 }
 
 entry_on_topic!(case_43_outage, "t.case-43-outage");
@@ -368,18 +482,27 @@ async fn case_43_an_outage_of_the_database_sets_nothing_aside(on: On) {
     let stats = consumer.stats();
     let running = scene.start([consumer]);
     // The outage begins while a handler is at work.
-    scene.produce(0, &[case_43_outage::Posted::entry("a", 1, "gate")]).await;
+    scene
+        .produce(0, &[case_43_outage::Posted::entry("a", 1, "gate")])
+        .await;
     recorder.gate_reached(1).await;
     scene.database.shut_out().await;
     recorder.open_gate(1);
     scene
-        .produce(0, &(2..=50).map(|n| case_43_outage::Posted::entry("a", n, "")).collect::<Vec<_>>())
+        .produce(
+            0,
+            &(2..=50)
+                .map(|n| case_43_outage::Posted::entry("a", n, ""))
+                .collect::<Vec<_>>(),
+        )
         .await;
     eventually(LIMIT, "five futile tries", async || stats.reruns() >= 5).await;
     scene.database.let_in().await;
     recorder.open_gate(10);
     scene.await_effects(name, &effects_of("a", 50)).await;
-    scene.await_committed(name, case_43_outage::Posted::TOPIC, 0, 50).await;
+    scene
+        .await_committed(name, case_43_outage::Posted::TOPIC, 0, 50)
+        .await;
     running.stop().await;
     assert!(scene.dead_letters(name).await.is_empty());
     assert_eq!(stats.retries(), 0, "an outage is no attempt");
@@ -396,8 +519,12 @@ async fn case_55_tombstones_follow_the_policy(on: On) {
     let (keeping, _) = consumer::<case_55::Posted>("test-case-55-keeping");
     let stats = skipping.stats();
     let running = scene.start([skipping, keeping.tombstones(TombstonePolicy::DeadLetter)]);
-    scene.await_effects("test-case-55-skipping", &effects_of("a", 1)).await;
-    scene.await_effects("test-case-55-keeping", &effects_of("a", 1)).await;
+    scene
+        .await_effects("test-case-55-skipping", &effects_of("a", 1))
+        .await;
+    scene
+        .await_effects("test-case-55-keeping", &effects_of("a", 1))
+        .await;
     running.stop().await;
     assert_eq!(stats.tombstones(), 1);
     assert_eq!(
@@ -421,13 +548,20 @@ async fn a_failure_in_a_batch_costs_only_the_failing_event(on: On) {
     let (consumer, _) = consumer::<batch::Posted>(name);
     let stats = consumer.stats();
     let running = scene.start([consumer]);
-    scene.await_committed(name, batch::Posted::TOPIC, 0, 100).await;
+    scene
+        .await_committed(name, batch::Posted::TOPIC, 0, 100)
+        .await;
     running.stop().await;
-    let good: Vec<String> =
-        effects_of("a", 100).into_iter().filter(|e| e != "a:41" && e != "a:71").collect();
+    let good: Vec<String> = effects_of("a", 100)
+        .into_iter()
+        .filter(|e| e != "a:41" && e != "a:71")
+        .collect();
     assert_eq!(scene.effects(name).await, good, "in order, each once");
     assert_eq!(scene.dead_letters(name).await, ["permanent", "permanent"]);
-    assert_eq!((stats.processed(), stats.dead_lettered(), stats.duplicates()), (98, 2, 0));
+    assert_eq!(
+        (stats.processed(), stats.dead_lettered(), stats.duplicates()),
+        (98, 2, 0)
+    );
 }
 
 entry_on_topic!(set_based, "t.set-based");
@@ -442,12 +576,19 @@ async fn a_batch_handler_is_narrowed_down_to_the_failing_event(on: On) {
         .batch_handler::<set_based::Posted>(Recorder::of(name))
         .retry(QUICK);
     let running = scene.start([consumer]);
-    scene.await_committed(name, set_based::Posted::TOPIC, 0, 64).await;
+    scene
+        .await_committed(name, set_based::Posted::TOPIC, 0, 64)
+        .await;
     running.stop().await;
-    let good: Vec<String> =
-        effects_of("a", 64).into_iter().filter(|e| e != "a:34" && e != "a:35").collect();
+    let good: Vec<String> = effects_of("a", 64)
+        .into_iter()
+        .filter(|e| e != "a:34" && e != "a:35")
+        .collect();
     assert_eq!(scene.effects(name).await, good);
-    assert_eq!(scene.dead_letters(name).await, ["permanent", "attempts_exhausted"]);
+    assert_eq!(
+        scene.dead_letters(name).await,
+        ["permanent", "attempts_exhausted"]
+    );
 }
 
 entry_on_topic!(transient, "t.transient");
@@ -459,7 +600,9 @@ async fn a_transient_failure_is_retried_in_order(on: On) {
     let ids = scene.produce(0, &events).await;
     let (consumer, recorder) = consumer::<transient::Posted>(name);
     let running = scene.start([consumer]);
-    scene.await_committed(name, transient::Posted::TOPIC, 0, 10).await;
+    scene
+        .await_committed(name, transient::Posted::TOPIC, 0, 10)
+        .await;
     running.stop().await;
     assert_eq!(scene.effects(name).await, effects_of("a", 10));
     assert_eq!(recorder.calls_of(ids[4]), 3);
@@ -475,12 +618,23 @@ async fn attempts_end_in_a_dead_letter(on: On) {
     let ids = scene.produce(0, &events).await;
     let (consumer, recorder) = consumer::<exhausted::Posted>(name);
     let running = scene.start([consumer]);
-    scene.await_committed(name, exhausted::Posted::TOPIC, 0, 3).await;
+    scene
+        .await_committed(name, exhausted::Posted::TOPIC, 0, 3)
+        .await;
     running.stop().await;
     assert_eq!(scene.effects(name).await, ["a:1", "a:3"]);
-    assert_eq!(recorder.calls_of(ids[1]), 3, "as many calls as the policy has attempts");
+    assert_eq!(
+        recorder.calls_of(ids[1]),
+        3,
+        "as many calls as the policy has attempts"
+    );
     assert_eq!(scene.dead_letters(name).await, ["attempts_exhausted"]);
-    assert_eq!(scene.count("SELECT attempts::bigint FROM dead_letter").await, 3);
+    assert_eq!(
+        scene
+            .count("SELECT attempts::bigint FROM dead_letter")
+            .await,
+        3
+    );
 }
 
 entry_on_topic!(panic_hang, "t.panic-hang");
@@ -493,10 +647,15 @@ async fn a_panic_and_a_hang_are_failures_of_one_event(on: On) {
     scene.produce(0, &events).await;
     let (consumer, _) = consumer::<panic_hang::Posted>(name);
     let running = scene.start([consumer.handler_timeout(Duration::from_millis(300))]);
-    scene.await_committed(name, panic_hang::Posted::TOPIC, 0, 5).await;
+    scene
+        .await_committed(name, panic_hang::Posted::TOPIC, 0, 5)
+        .await;
     running.stop().await;
     assert_eq!(scene.effects(name).await, ["a:1", "a:3", "a:5"]);
-    assert_eq!(scene.dead_letters(name).await, ["attempts_exhausted", "attempts_exhausted"]);
+    assert_eq!(
+        scene.dead_letters(name).await,
+        ["attempts_exhausted", "attempts_exhausted"]
+    );
 }
 
 entry_on_topic!(conflict, "t.conflict");
@@ -509,11 +668,16 @@ async fn a_conflict_runs_again_uncounted(on: On) {
         .handler::<conflict::Posted>(recorder.clone())
         .retry(quick().attempts(1));
     let stats = consumer.stats();
-    scene.produce(0, &[conflict::Posted::entry("a", 1, "conflict")]).await;
+    scene
+        .produce(0, &[conflict::Posted::entry("a", 1, "conflict")])
+        .await;
     let running = scene.start([consumer]);
     scene.await_effects(name, &effects_of("a", 1)).await;
     running.stop().await;
-    assert_eq!((recorder.calls(), stats.reruns(), stats.retries()), (2, 1, 0));
+    assert_eq!(
+        (recorder.calls(), stats.reruns(), stats.retries()),
+        (2, 1, 0)
+    );
     assert!(scene.dead_letters(name).await.is_empty());
 }
 
@@ -526,11 +690,20 @@ async fn a_swallowed_sql_error_loses_no_event(on: On) {
     scene.produce(0, &events).await;
     let (consumer, _) = consumer::<swallow::Posted>(name);
     let running = scene.start([consumer]);
-    scene.await_committed(name, swallow::Posted::TOPIC, 0, 20).await;
+    scene
+        .await_committed(name, swallow::Posted::TOPIC, 0, 20)
+        .await;
     running.stop().await;
-    let good: Vec<String> = effects_of("a", 20).into_iter().filter(|e| e != "a:11").collect();
+    let good: Vec<String> = effects_of("a", 20)
+        .into_iter()
+        .filter(|e| e != "a:11")
+        .collect();
     assert_eq!(scene.effects(name).await, good);
-    assert_eq!(scene.dead_letters(name).await, ["attempts_exhausted"], "set aside, visibly");
+    assert_eq!(
+        scene.dead_letters(name).await,
+        ["attempts_exhausted"],
+        "set aside, visibly"
+    );
 }
 
 entry_on_topic!(savepoint, "t.savepoint");
@@ -563,12 +736,19 @@ async fn abuse<E: Entry>(on: On, name: &'static str, typed: &str, fifth: &str) -
         .collect();
     scene.produce(0, &events).await;
     let (consumer, _) = consumer::<E>(name);
-    let error = scene.start([consumer]).ended().await.expect_err("the consumer stops");
+    let error = scene
+        .start([consumer])
+        .ended()
+        .await
+        .expect_err("the consumer stops");
     let text = error.to_string();
     assert!(text.contains(name) && text.contains("SAVEPOINT"), "{text}");
     assert!(
         std::iter::successors(Some(&error as &dyn std::error::Error), |e| e.source()).any(|e| {
-            matches!(e.downcast_ref::<LaneError>(), Some(LaneError::TransactionEnded { .. }))
+            matches!(
+                e.downcast_ref::<LaneError>(),
+                Some(LaneError::TransactionEnded { .. })
+            )
         }) || matches!(error, ServiceError::Consumer { .. }),
         "{error:?}"
     );
@@ -612,7 +792,11 @@ async fn a_typed_commit_stops_the_consumer_and_loses_nothing(on: On) {
 entry_on_topic!(commit_only, "t.commit-only");
 async fn a_typed_commit_without_a_failure_stops_the_consumer_and_loses_nothing(on: On) {
     let all = abuse::<commit_only::Posted>(on, "test-commit-only", "commit-begin", "").await;
-    assert_eq!(all, effects_of("a", 6), "each once: all handlers had finished");
+    assert_eq!(
+        all,
+        effects_of("a", 6),
+        "each once: all handlers had finished"
+    );
 }
 
 entry_on_topic!(rollback_fails, "t.rollback-fails");
@@ -632,7 +816,9 @@ async fn unknown_types_are_skipped_and_counted(on: On) {
     let stats = consumer.stats();
     let running = scene.start([consumer]);
     scene.await_effects(name, &effects_of("b", 2)).await;
-    scene.await_committed(name, known::Posted::TOPIC, 0, 4).await;
+    scene
+        .await_committed(name, known::Posted::TOPIC, 0, 4)
+        .await;
     running.stop().await;
     assert_eq!(stats.unknown(), 2);
     assert!(scene.dead_letters(name).await.is_empty());
@@ -644,10 +830,14 @@ async fn an_event_outside_the_window_is_set_aside(on: On) {
     let name = "test-window";
     let old = r#"{"eventId":"01935c3e-7c1a-7000-8000-000000000001","eventType":"account.posted.v1","occurredAt":"2026-06-01T12:00:00Z","aggregateType":"Account","aggregateId":"a","account":"a","seq":9,"note":""}"#;
     scene.produce(0, &entries::<window::Posted>("a", 2)).await;
-    scene.produce_raw::<window::Posted>(0, &[Some(old.as_bytes())]).await;
+    scene
+        .produce_raw::<window::Posted>(0, &[Some(old.as_bytes())])
+        .await;
     let (consumer, _) = consumer::<window::Posted>(name);
     let running = scene.start([consumer]);
-    scene.await_committed(name, window::Posted::TOPIC, 0, 3).await;
+    scene
+        .await_committed(name, window::Posted::TOPIC, 0, 3)
+        .await;
     running.stop().await;
     assert_eq!(scene.effects(name).await, effects_of("a", 2));
     assert_eq!(scene.dead_letters(name).await, ["out_of_window"]);
@@ -659,11 +849,15 @@ async fn stopping_drains_the_running_handler(on: On) {
     let name = "test-drain";
     let (consumer, recorder) = consumer::<drain::Posted>(name);
     let running = scene.start([consumer]);
-    scene.produce(0, &[drain::Posted::entry("a", 1, "gate")]).await;
+    scene
+        .produce(0, &[drain::Posted::entry("a", 1, "gate")])
+        .await;
     recorder.gate_reached(1).await;
     running.ask_to_stop();
     recorder.open_gate(1);
     running.ended().await.expect("a clean end");
     assert_eq!(scene.effects(name).await, effects_of("a", 1));
-    scene.await_committed(name, drain::Posted::TOPIC, 0, 1).await;
+    scene
+        .await_committed(name, drain::Posted::TOPIC, 0, 1)
+        .await;
 }

@@ -30,8 +30,9 @@ impl Process {
             .env("KAFKA_SECURITY_PROTOCOL", "PLAINTEXT")
             .env("FACTUM_SERVICE", "test")
             .env("FACTUM_PROFILE", "development")
-            // The killed member's partitions are free after two seconds.
-            .env("KAFKA_CONSUMER_SESSION_TIMEOUT_MS", "2000")
+            // The killed member's partitions are free after five seconds. (Below three, the embedded
+            // broker throws a member out while it is still joining.)
+            .env("KAFKA_CONSUMER_SESSION_TIMEOUT_MS", "5000")
             .env("KAFKA_CONSUMER_HEARTBEAT_INTERVAL_MS", "300")
             .stdin(Stdio::null())
             .spawn()
@@ -59,9 +60,18 @@ async fn case_03_killed_before_and_after_commit(on: On) {
 
     // Between the handler's last statement and COMMIT, twice in a row.
     let mut holder = scene.database.connect().await;
-    sqlx::query("SELECT pg_advisory_lock(42)").execute(&mut holder).await.unwrap();
+    sqlx::query("SELECT pg_advisory_lock(42)")
+        .execute(&mut holder)
+        .await
+        .unwrap();
     scene
-        .produce(0, &[killed::Posted::entry("a", 1, ""), killed::Posted::entry("a", 2, "hold")])
+        .produce(
+            0,
+            &[
+                killed::Posted::entry("a", 1, ""),
+                killed::Posted::entry("a", 2, "hold"),
+            ],
+        )
         .await;
     let waiting = async || {
         scene
@@ -70,15 +80,26 @@ async fn case_03_killed_before_and_after_commit(on: On) {
     };
     for _ in 0..2 {
         let process = Process::start(&scene);
-        eventually(LIMIT, "the handler's last statement", async || waiting().await > 0).await;
+        eventually(LIMIT, "the handler's last statement", async || {
+            waiting().await > 0
+        })
+        .await;
         process.kill();
-        assert!(scene.effects(CONSUMER).await.is_empty(), "nothing was committed");
+        assert!(
+            scene.effects(CONSUMER).await.is_empty(),
+            "nothing was committed"
+        );
         // The dead process's backend ends by itself, or its lock would hold up the next one.
-        eventually(LIMIT, "the end of the dead transaction", async || waiting().await == 0).await;
+        eventually(LIMIT, "the end of the dead transaction", async || {
+            waiting().await == 0
+        })
+        .await;
     }
     holder.close().await.unwrap();
     let process = Process::start(&scene);
-    scene.await_committed(CONSUMER, killed::Posted::TOPIC, 0, 2).await;
+    scene
+        .await_committed(CONSUMER, killed::Posted::TOPIC, 0, 2)
+        .await;
     process.kill();
     assert_eq!(scene.effects(CONSUMER).await, effects_of("a", 2));
 
@@ -88,21 +109,35 @@ async fn case_03_killed_before_and_after_commit(on: On) {
     let mut proved = false;
     while !proved && seq < 12 {
         seq += 1;
-        scene.produce(0, &[killed::Posted::entry("a", seq, "")]).await;
+        scene
+            .produce(0, &[killed::Posted::entry("a", seq, "")])
+            .await;
         let process = Process::start(&scene);
         eventually(LIMIT, "the effect", async || {
             scene.effects(CONSUMER).await.len() as u64 == seq
         })
         .await;
         process.kill();
-        let committed = scene.broker.committed(CONSUMER, killed::Posted::TOPIC).await;
+        let committed = scene
+            .broker
+            .committed(CONSUMER, killed::Posted::TOPIC)
+            .await;
         proved = committed.get(&0).copied().unwrap_or(0) < seq as i64;
     }
-    assert!(proved, "the process never died between COMMIT and the offset");
+    assert!(
+        proved,
+        "the process never died between COMMIT and the offset"
+    );
     let process = Process::start(&scene);
-    scene.await_committed(CONSUMER, killed::Posted::TOPIC, 0, seq as i64).await;
+    scene
+        .await_committed(CONSUMER, killed::Posted::TOPIC, 0, seq as i64)
+        .await;
     process.kill();
-    assert_eq!(scene.effects(CONSUMER).await, effects_of("a", seq), "the repeat had no effect");
+    assert_eq!(
+        scene.effects(CONSUMER).await,
+        effects_of("a", seq),
+        "the repeat had no effect"
+    );
 }
 
 entry_on_topic!(evicted, "t.evicted");
@@ -115,7 +150,11 @@ async fn case_28_an_evicted_member_moves_no_offset_and_comes_back(on: On) {
             .handler::<evicted::Posted>(recorder.clone())
             // Below max.poll.interval.ms, as the start check demands…
             .handler_timeout(Duration::from_secs(5))
-            .retry(Retry::pause_partition().attempts(20).first_delay(Duration::from_millis(50)))
+            .retry(
+                Retry::pause_partition()
+                    .attempts(20)
+                    .first_delay(Duration::from_millis(50)),
+            )
     };
     // …but a rebalance waits for a whole batch: fifteen seconds here, and the group waits six.
     let settings = [
@@ -123,25 +162,38 @@ async fn case_28_an_evicted_member_moves_no_offset_and_comes_back(on: On) {
         ("FACTUM_SHUTDOWN_DEADLINE_SECONDS", "25"),
     ];
     let slow = |account: &str| -> Vec<evicted::Posted> {
-        (1..=15).map(|seq| evicted::Posted::entry(account, seq, "slow")).collect()
+        (1..=15)
+            .map(|seq| evicted::Posted::entry(account, seq, "slow"))
+            .collect()
     };
     scene.produce(0, &slow("a")).await;
     scene.produce(1, &slow("b")).await;
     let first = consumer();
     let stats = first.stats();
     let first = scene.start_with(&settings, [first]);
-    eventually(LIMIT, "both partitions at work", async || recorder.calls() >= 2).await;
+    eventually(LIMIT, "both partitions at work", async || {
+        recorder.calls() >= 2
+    })
+    .await;
     let second = scene.start_with(&settings, [consumer()]);
     eventually(LIMIT, "the eviction", async || stats.evictions() > 0).await;
     let mut expected = effects_of("a", 15);
     expected.extend(effects_of("b", 15));
     scene.await_effects(name, &expected).await;
-    scene.produce(0, &[evicted::Posted::entry("a", 16, "")]).await;
-    scene.produce(1, &[evicted::Posted::entry("b", 16, "")]).await;
+    scene
+        .produce(0, &[evicted::Posted::entry("a", 16, "")])
+        .await;
+    scene
+        .produce(1, &[evicted::Posted::entry("b", 16, "")])
+        .await;
     expected.extend(["a:16".to_owned(), "b:16".to_owned()]);
     scene.await_effects(name, &expected).await;
-    scene.await_committed(name, evicted::Posted::TOPIC, 0, 16).await;
-    scene.await_committed(name, evicted::Posted::TOPIC, 1, 16).await;
+    scene
+        .await_committed(name, evicted::Posted::TOPIC, 0, 16)
+        .await;
+    scene
+        .await_committed(name, evicted::Posted::TOPIC, 1, 16)
+        .await;
     first.stop().await;
     second.stop().await;
 }

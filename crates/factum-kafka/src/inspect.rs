@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rdkafka::consumer::{BaseConsumer, Consumer as _};
-use rdkafka::error::KafkaError as RdError;
+use rdkafka::error::{KafkaError as RdError, RDKafkaErrorCode};
 use rdkafka::message::Message as _;
 use rdkafka::{Offset, TopicPartitionList};
 
@@ -68,10 +68,18 @@ pub async fn committed_offsets(
         for range in &ranges {
             asked.add_partition(&range.topic, range.partition);
         }
-        let left = deadline.saturating_duration_since(Instant::now());
-        let told = consumer
-            .committed_offsets(asked, left)
-            .map_err(|error| failed(&error))?;
+        let told = loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match consumer.committed_offsets(asked.clone(), left) {
+                Ok(told) => break told,
+                // A cluster that is young, or that has just lost a broker, is still finding the
+                // group's coordinator.
+                Err(error) if !left.is_zero() && coordinator_moves(&error) => {
+                    let _ = consumer.poll(POLL_WAIT);
+                }
+                Err(error) => return Err(failed(&error)),
+            }
+        };
         Ok(told
             .elements()
             .iter()
@@ -82,6 +90,17 @@ pub async fn committed_offsets(
             .collect())
     })
     .await
+}
+
+fn coordinator_moves(error: &RdError) -> bool {
+    matches!(
+        error.rdkafka_error_code(),
+        Some(
+            RDKafkaErrorCode::NotCoordinator
+                | RDKafkaErrorCode::CoordinatorNotAvailable
+                | RDKafkaErrorCode::CoordinatorLoadInProgress
+        )
+    )
 }
 
 fn read_ranges(

@@ -25,7 +25,9 @@ impl Handler<killed::Posted> for Accounts {
         .execute(tx.conn())
         .await?;
         if event.note() == "hold" {
-            factum::sqlx::query("SELECT pg_advisory_xact_lock(42)").execute(tx.conn()).await?;
+            factum::sqlx::query("SELECT pg_advisory_xact_lock(42)")
+                .execute(tx.conn())
+                .await?;
         }
         Ok(())
     }
@@ -33,6 +35,10 @@ impl Handler<killed::Posted> for Accounts {
 
 #[tokio::main]
 async fn main() -> factum::Result<()> {
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .with_writer(std::io::stderr)
+        .init();
     Service::builder(Config::from_env()?)
         .consumer(Consumer::named("test-killed").handler::<killed::Posted>(Accounts))
         .run()
