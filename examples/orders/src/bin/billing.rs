@@ -1,0 +1,25 @@
+//! The billing service: an invoice for each confirmed order.
+//!
+//! Configured by the environment; see `factum::Config`. `FACTUM_SERVICE` must be `billing`.
+
+use factum::{Config, Consumer, Retry, Service};
+use orders::billing::Billing;
+use orders::events::OrderConfirmed;
+
+#[tokio::main]
+async fn main() -> factum::Result {
+    orders::start_log();
+    let config = Config::from_env()?;
+    Service::builder(config)
+        // Billing publishes, so it relays. On a shared outbox one relay is at work at a time, and
+        // the other stands by.
+        .relay()
+        .consumer(
+            Consumer::named("billing-order-confirmed")
+                .handler::<OrderConfirmed>(Billing::with_accounts(orders::BILLED_CURRENCIES))
+                .retry(Retry::pause_partition().attempts(8)),
+        )
+        .run()
+        .await?;
+    Ok(())
+}

@@ -1,0 +1,62 @@
+//! The demo of the example: see `orders::demo`.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use clap::Parser as _;
+use orders::demo::{Options, Outcome, run};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+#[expect(clippy::print_stdout, clippy::print_stderr, reason = "a command speaks to its user")]
+#[tokio::main]
+async fn main() -> ExitCode {
+    let options = Options::parse();
+    if let Err(text) = options.check() {
+        eprintln!("error: {text}");
+        return ExitCode::from(2);
+    }
+    let (mut interrupt, mut terminate) =
+        match (signal(SignalKind::interrupt()), signal(SignalKind::terminate())) {
+            (Ok(interrupt), Ok(terminate)) => (interrupt, terminate),
+            (Err(error), _) | (_, Err(error)) => {
+                eprintln!("error: signals can't be watched: {error}");
+                return ExitCode::FAILURE;
+            }
+        };
+    let code = Arc::new(AtomicU8::new(0));
+    let told = code.clone();
+    let interrupted = async move {
+        told.store(either(&mut interrupt, &mut terminate).await, Ordering::Relaxed);
+        // A second signal doesn't wait for the tidying up.
+        tokio::spawn(async move {
+            let code = either(&mut interrupt, &mut terminate).await;
+            std::process::exit(code.into());
+        });
+    };
+    match run(&options, interrupted).await {
+        Ok(Outcome::Done(report)) => {
+            println!("{report}");
+            if options.json {
+                println!("{}", report.json());
+            }
+            if report.anomalies.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+        }
+        Ok(Outcome::Interrupted) => {
+            eprintln!("interrupted; nothing is left behind");
+            ExitCode::from(code.load(Ordering::Relaxed))
+        }
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Waits for either signal; the exit code that is usual for it.
+async fn either(interrupt: &mut Signal, terminate: &mut Signal) -> u8 {
+    tokio::select! {
+        _ = interrupt.recv() => 130,
+        _ = terminate.recv() => 143,
+    }
+}
