@@ -57,7 +57,7 @@ pub(crate) async fn write(
     let headers = &letter.headers[..letter.headers.len().min(HEADERS)];
     let names: Vec<String> = headers
         .iter()
-        .map(|(name, _)| text(name, HEADER_NAME_BYTES))
+        .map(|(name, _)| text(name.as_str(), HEADER_NAME_BYTES))
         .collect();
     let values: Vec<Option<&[u8]>> = headers
         .iter()
@@ -104,8 +104,11 @@ pub(crate) async fn write(
 
 /// Cuts a text at a character's boundary and takes out what PostgreSQL's `text` refuses: a dead
 /// letter about a NUL must not fail for a NUL (public case 50).
-pub(crate) fn text(text: &str, max_bytes: usize) -> String {
-    let mut clean = text.replace('\0', "\u{fffd}");
+pub(crate) fn text(text: impl Into<String>, max_bytes: usize) -> String {
+    let mut clean = text.into();
+    if clean.contains('\0') {
+        clean = clean.replace('\0', "\u{fffd}");
+    }
     clean.truncate(clean.floor_char_boundary(max_bytes));
     clean
 }

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use sqlx::postgres::{PgDatabaseError, PgSeverity};
 
+use crate::outbox::PublishError;
+
 /// What kind of trouble the database is in: what the caller does next depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -135,6 +137,10 @@ fn find<'a>(err: &'a (dyn Error + 'static)) -> Option<Found<'a>> {
             return Some(Found::Postgres(err));
         }
         if let Some(err) = err.downcast_ref::<DatabaseError>() {
+            return Some(Found::Ours(err));
+        }
+        // Transparent, so not its own source.
+        if let Some(PublishError::Database(err)) = err.downcast_ref::<PublishError>() {
             return Some(Found::Ours(err));
         }
         link = err.source();

@@ -81,7 +81,7 @@ impl RelayStore {
     pub fn new(db: Database, owner: String, lease: Duration) -> Self {
         Self {
             db,
-            owner: text(&owner, 255),
+            owner: text(owner, 255),
             lease,
         }
     }
@@ -169,10 +169,6 @@ impl RelayStore {
     ///
     /// # Errors
     /// The statement failed; the lease then ends by itself.
-    #[expect(
-        clippy::needless_pass_by_value,
-        reason = "a released lease must not be used again"
-    )]
     pub async fn release(&self, lease: Lease) -> Result<(), DatabaseError> {
         self.run("release the relay's lease", async |conn| {
             sqlx::query(

@@ -1,0 +1,418 @@
+use std::pin::pin;
+use std::task::Poll;
+use std::time::{Duration, Instant};
+
+use factum_postgres::{
+    Database, DatabaseSettings, ErrorKind, RelayStore, Session, classify, describe,
+};
+use sqlx::Row;
+
+use crate::fixture::{Fixture, LIMIT, effect, ids, settings};
+
+/// Drops the future after `polls` polls; `None` if it wasn't ready by then.
+async fn cut_after<T>(polls: u32, future: impl Future<Output = T>) -> Option<T> {
+    let mut future = pin!(future);
+    let mut polled = 0;
+    std::future::poll_fn(|cx| {
+        if polled == polls {
+            return Poll::Ready(None);
+        }
+        polled += 1;
+        future.as_mut().poll(cx).map(Some)
+    })
+    .await
+}
+
+#[tokio::test]
+async fn case_63_a_cancelled_begin_poisons_nothing() {
+    let fixture = Fixture::new().await;
+    let one = DatabaseSettings {
+        max_connections: 1,
+        ..settings(&fixture.database)
+    };
+    let db = Database::connect(&one).await.unwrap();
+    let batch = ids::<3>();
+    let mut cut = 0;
+    // Cancel connecting, begin, dedup, handler and commit at each of their polls.
+    for polls in 0.. {
+        let handled = cut_after(polls, async {
+            let mut session = Session::open(&db).await.unwrap();
+            session.begin().await.unwrap();
+            let dedup = session.dedup("cut", &batch).await.unwrap();
+            effect(session.conn(), batch[0]).await;
+            session.commit(dedup.xid).await.unwrap();
+            session.close().await;
+        })
+        .await;
+        if handled.is_some() {
+            break;
+        }
+        cut += 1;
+        assert!(cut < 1_000, "it must come to an end");
+    }
+    assert!(cut >= 5, "each statement waits at least once: {cut}");
+
+    // The one connection runs 100 transactions, each its own.
+    let before = fixture.effects().await;
+    let mut session = Session::open(&db).await.unwrap();
+    for _ in 0..100 {
+        let [id] = ids();
+        session.begin().await.unwrap();
+        let dedup = session.dedup("billing", &[id]).await.unwrap();
+        effect(session.conn(), id).await;
+        session.commit(dedup.xid).await.unwrap();
+    }
+    session.close().await;
+    assert_eq!(fixture.effects().await, before + 100);
+    assert!(
+        before <= 1,
+        "what was cut was rolled back, or had committed once: {before}"
+    );
+}
+
+#[tokio::test]
+async fn case_63_a_session_cut_off_in_the_middle_is_closed_and_not_used_again() {
+    let fixture = Fixture::new().await;
+    let mut session = Session::open(&fixture.db).await.unwrap();
+    assert!(cut_after(1, session.begin()).await.is_none());
+    assert!(session.is_closed());
+    assert_eq!(
+        session.begin().await.unwrap_err().kind(),
+        ErrorKind::Unavailable
+    );
+}
+
+#[tokio::test]
+async fn case_63_a_cancelled_statement_of_the_relay_poisons_nothing() {
+    let fixture = Fixture::new().await;
+    let one = DatabaseSettings {
+        max_connections: 1,
+        ..settings(&fixture.database)
+    };
+    let db = Database::connect(&one).await.unwrap();
+    let store = RelayStore::new(db.clone(), "relay".to_owned(), Duration::from_secs(60));
+    let lease = store.acquire().await.unwrap().unwrap();
+    for polls in 0..10 {
+        cut_after(polls, store.claim(&lease, 10, &[])).await;
+    }
+    for _ in 0..100 {
+        assert!(store.claim(&lease, 10, &[]).await.unwrap().is_empty());
+    }
+}
+
+#[tokio::test]
+async fn an_idle_connection_is_lent_again_and_a_dead_one_replaced() {
+    let fixture = Fixture::empty().await;
+    let backends = "SELECT count(*) FROM pg_stat_activity \
+                    WHERE datname = current_database() AND pid <> pg_backend_pid()";
+    for _ in 0..20 {
+        fixture.db.ping().await.unwrap();
+    }
+    assert_eq!(fixture.count(backends).await, 1);
+    fixture
+        .sql(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity \
+             WHERE datname = current_database() AND pid <> pg_backend_pid()",
+        )
+        .await;
+    factum_testing::eventually(LIMIT, "a sign of life", async || {
+        match fixture.db.ping().await {
+            Ok(()) => true,
+            Err(err) => {
+                assert_eq!(err.kind(), ErrorKind::Unavailable, "{err}");
+                false
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn connections_have_a_limit_and_the_wait_for_one_too() {
+    let fixture = Fixture::empty().await;
+    let two = DatabaseSettings {
+        max_connections: 2,
+        acquire_timeout: Duration::from_secs(2),
+        ..settings(&fixture.database)
+    };
+    let db = Database::connect(&two).await.unwrap();
+    let (one, _two) = (
+        Session::open(&db).await.unwrap(),
+        Session::open(&db).await.unwrap(),
+    );
+    let begun = Instant::now();
+    let err = db.ping().await.unwrap_err();
+    assert!(begun.elapsed() < LIMIT);
+    assert_eq!(err.kind(), ErrorKind::Unavailable);
+    assert!(err.to_string().contains("2 of 2 in use"), "{err}");
+    one.close().await;
+    db.ping().await.unwrap();
+
+    // Who waits gets the connection of who leaves.
+    let session = Session::open(&db).await.unwrap();
+    let (pinged, ()) = tokio::join!(db.ping(), session.close());
+    pinged.unwrap();
+}
+
+#[tokio::test]
+async fn a_closed_database_lends_nothing() {
+    let fixture = Fixture::empty().await;
+    let mut session = Session::open(&fixture.db).await.unwrap();
+    fixture.db.close().await;
+    assert_eq!(
+        fixture.db.ping().await.unwrap_err().kind(),
+        ErrorKind::Unavailable
+    );
+    // Who is at work may finish.
+    session.begin().await.unwrap();
+    session.rollback().await.unwrap();
+    session.close().await;
+}
+
+#[tokio::test]
+async fn every_connection_has_its_limits() {
+    let fixture = Fixture::empty().await;
+    let name = fixture.database.name();
+    fixture
+        .sql(format!(
+            "ALTER DATABASE {name} SET synchronous_commit = off; \
+             ALTER DATABASE {name} SET default_transaction_isolation = serializable; \
+             ALTER DATABASE {name} SET timezone = 'Asia/Tokyo'"
+        ))
+        .await;
+    let given = DatabaseSettings {
+        lock_timeout: Duration::from_millis(1_500),
+        handler_timeout: Duration::from_secs(20),
+        application_name: "billing@test".to_owned(),
+        ..settings(&fixture.database)
+    };
+    let db = Database::connect(&given).await.unwrap();
+    let mut session = Session::open(&db).await.unwrap();
+    session.begin().await.unwrap();
+    for (setting, expected) in [
+        ("lock_timeout", "1500ms"),
+        ("statement_timeout", "25s"),
+        ("idle_in_transaction_session_timeout", "40s"),
+        ("client_connection_check_interval", "1s"),
+        ("default_transaction_isolation", "read committed"),
+        ("synchronous_commit", "on"),
+        ("TimeZone", "UTC"),
+        ("application_name", "billing@test"),
+    ] {
+        let value: String = sqlx::query_scalar("SELECT current_setting($1)")
+            .bind(setting)
+            .fetch_one(session.conn())
+            .await
+            .unwrap();
+        assert_eq!(value, expected, "{setting}");
+    }
+    // Weaker than "off" there is nothing; what is stronger stays.
+    fixture
+        .sql(format!(
+            "ALTER DATABASE {name} SET synchronous_commit = remote_apply"
+        ))
+        .await;
+    let db = Database::connect(&given).await.unwrap();
+    let mut session = Session::open(&db).await.unwrap();
+    session.begin().await.unwrap();
+    let row = sqlx::query("SHOW synchronous_commit")
+        .fetch_one(session.conn())
+        .await
+        .unwrap();
+    assert_eq!(row.get::<String, _>(0), "remote_apply");
+}
+
+#[tokio::test]
+async fn a_limit_of_zero_is_no_way_to_have_none() {
+    let fixture = Fixture::empty().await;
+    let none = DatabaseSettings {
+        lock_timeout: Duration::ZERO,
+        ..settings(&fixture.database)
+    };
+    let mut session = Session::open(&Database::connect(&none).await.unwrap())
+        .await
+        .unwrap();
+    session.begin().await.unwrap();
+    let row = sqlx::query("SHOW lock_timeout")
+        .fetch_one(session.conn())
+        .await
+        .unwrap();
+    assert_eq!(row.get::<String, _>(0), "1ms");
+}
+
+#[tokio::test]
+async fn case_57_no_error_of_connecting_shows_the_password() {
+    const CANARY: &str = "canary-4711";
+    let fixture = Fixture::empty().await;
+    let url = fixture.database.url();
+    let (server, database) = url.split_once('@').unwrap().1.split_once('/').unwrap();
+    let port = server.rsplit_once(':').unwrap().1;
+    for (url, expected) in [
+        (
+            format!("nonsense {CANARY}"),
+            "postgres://user:password@host:5432/database",
+        ),
+        (
+            format!("postgres://factum:{CANARY}@{server}:x/{database}"),
+            "DATABASE_URL",
+        ),
+        (
+            format!("postgres://factum:{CANARY}@127.0.0.1:1/orders"),
+            "127.0.0.1:1, database orders",
+        ),
+        (
+            format!("postgres://nobody:{CANARY}@{server}/{database}"),
+            "DATABASE_URL",
+        ),
+        (
+            format!("postgres://factum:{CANARY}@no-such-host.invalid/{database}"),
+            "no-such-host.invalid",
+        ),
+        (
+            format!(
+                "postgres://factum:{CANARY}@127.0.0.1:{port}/{database}?sslmode=verify-full&sslrootcert=/{CANARY}"
+            ),
+            "127.0.0.1",
+        ),
+    ] {
+        let settings = DatabaseSettings {
+            acquire_timeout: Duration::from_secs(3),
+            ..DatabaseSettings::new(url.clone().into())
+        };
+        let err = Database::connect(&settings).await.unwrap_err();
+        let text = format!("{err} {err:?} {settings:?}");
+        assert!(!text.contains(CANARY), "{text}");
+        assert!(text.contains(expected), "{text}");
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_isnt_there_and_settings_that_cant_be_used_are_told_apart() {
+    let at = |url: &str| DatabaseSettings::new(url.into());
+    let nobody = Database::connect(&at("postgres://u:p@127.0.0.1:1/orders"))
+        .await
+        .unwrap_err();
+    assert_eq!(nobody.kind(), ErrorKind::Unavailable);
+    assert!(nobody.to_string().contains("refused"), "{nobody}");
+    let unreadable = Database::connect(&at("orders")).await.unwrap_err();
+    assert_eq!(unreadable.kind(), ErrorKind::Other);
+    let none = DatabaseSettings {
+        max_connections: 0,
+        ..at("postgres://u:p@127.0.0.1:1/orders")
+    };
+    let none = Database::connect(&none).await.unwrap_err();
+    assert!(none.to_string().contains("max_connections"), "{none}");
+
+    let fixture = Fixture::empty().await;
+    let url = fixture
+        .database
+        .url()
+        .replace(fixture.database.name(), "no_such_database");
+    let missing = Database::connect(&at(&url)).await.unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::Other);
+    assert!(
+        missing.to_string().contains("create the database"),
+        "{missing}"
+    );
+}
+
+#[tokio::test]
+async fn case_58_an_sql_error_is_described_without_values() {
+    let fixture = Fixture::empty().await;
+    fixture
+        .sql(
+            "CREATE TABLE person (email text PRIMARY KEY, age int CONSTRAINT adult CHECK (age > 17)); \
+             INSERT INTO person VALUES ('canary-4711', 18)",
+        )
+        .await;
+    let mut conn = fixture.connect().await;
+    for (sql, expected) in [
+        (
+            "SELECT 'canary-4711'::uuid",
+            "SQLSTATE 22P02 (invalid_text_representation)",
+        ),
+        ("SELECT 'canary-4711'::int", "SQLSTATE 22P02"),
+        (
+            "INSERT INTO person VALUES ('canary-4711', 18)",
+            "SQLSTATE 23505 (unique_violation), table person, constraint person_pkey",
+        ),
+        (
+            "INSERT INTO person VALUES ('canary-4711', 7)",
+            "SQLSTATE 23514 (check_violation), table person, constraint adult",
+        ),
+        (
+            "SELECT 1 FROM person WHERE email = \"canary-4711\"",
+            "SQLSTATE 42703",
+        ),
+        ("SELECT 'x' canary-4711", "SQLSTATE 42601"),
+        ("DO $$ BEGIN RAISE 'canary-4711'; END $$", "SQLSTATE P0001"),
+        (
+            "SELECT 1 FROM no_such_table",
+            "SQLSTATE 42P01 (undefined_table): relation \"no_such_table\"",
+        ),
+    ] {
+        let err = sqlx::raw_sql(sql).execute(&mut conn).await.unwrap_err();
+        let text = describe(&err).unwrap();
+        assert!(text.contains(expected), "{text}");
+        assert!(!text.contains("canary"), "{text}");
+        assert_eq!(classify(&err), Some(ErrorKind::Other));
+    }
+    // What fails on this side of the wire.
+    let err = sqlx::query("SELECT 'canary-4711'")
+        .fetch_one(&mut conn)
+        .await
+        .unwrap();
+    let err = err.try_get::<i32, _>(0).unwrap_err();
+    assert!(!describe(&err).unwrap().contains("canary"));
+}
+
+#[tokio::test]
+async fn a_database_error_is_found_wherever_it_hides() {
+    #[derive(Debug)]
+    struct Wrapped(Box<dyn std::error::Error + Send + Sync>);
+    impl std::fmt::Display for Wrapped {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("can't save the invoice")
+        }
+    }
+    impl std::error::Error for Wrapped {
+        fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+            Some(&*self.0)
+        }
+    }
+
+    let fixture = Fixture::empty().await;
+    let mut conn = fixture.connect().await;
+    for (code, kind) in [
+        ("40001", ErrorKind::Conflict),
+        ("40P01", ErrorKind::Conflict),
+        ("55P03", ErrorKind::LockTimeout),
+        ("57P01", ErrorKind::Unavailable),
+        ("57P03", ErrorKind::Unavailable),
+        ("53300", ErrorKind::Unavailable),
+        ("08006", ErrorKind::Unavailable),
+        ("57014", ErrorKind::Other),
+        ("23505", ErrorKind::Other),
+    ] {
+        let sql = format!("DO $$ BEGIN RAISE 'x' USING ERRCODE = '{code}'; END $$");
+        let err = sqlx::raw_sql(sqlx::AssertSqlSafe(sql))
+            .execute(&mut conn)
+            .await
+            .unwrap_err();
+        let shared = Wrapped(Box::new(std::sync::Arc::new(err)));
+        assert_eq!(classify(&shared), Some(kind), "{code}");
+        let twice = Wrapped(Box::new(shared));
+        assert_eq!(classify(&twice), Some(kind), "{code}");
+        assert!(describe(&twice).unwrap().contains(code));
+    }
+    let nowhere = DatabaseSettings::new("postgres://u:p@127.0.0.1:1/o".into());
+    let missing = Database::connect(&nowhere).await.unwrap_err();
+    let published = factum_postgres::PublishError::from(missing);
+    assert_eq!(classify(&published), Some(ErrorKind::Unavailable));
+    assert_eq!(
+        classify(&sqlx::Error::PoolTimedOut),
+        Some(ErrorKind::Unavailable)
+    );
+    assert_eq!(classify(&std::fmt::Error), None);
+    assert_eq!(describe(&std::fmt::Error), None);
+}

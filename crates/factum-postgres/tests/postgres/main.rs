@@ -1,0 +1,13 @@
+//! `factum-postgres` on a real PostgreSQL: a private server, or the one that
+//! `FACTUM_TEST_DATABASE_URL` names. Each test has a database of its own.
+
+mod connections;
+mod dead_letters;
+mod dedup;
+mod fixture;
+mod guard;
+mod maintenance;
+mod migrations;
+mod outbox;
+mod relay;
+mod schema;
