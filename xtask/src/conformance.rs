@@ -33,10 +33,6 @@ impl Conformance {
     pub(crate) fn run(&self, screen: &Screen) -> Result<Verdict> {
         prerequisites::ensure(screen, &[prerequisites::TO_BUILD])?;
         let counts = check(screen, &self.files)?;
-        screen.data(format_args!(
-            "{} of {} vectors right",
-            counts.right, counts.vectors
-        ));
         screen.end(&counts.to_json());
         Ok(Verdict::of(counts.all_right()))
     }

@@ -223,6 +223,7 @@ impl Run<'_> {
                         "--workspace",
                         "--all-targets",
                         "--all-features",
+                        "--keep-going",
                         "--manifest-path",
                         manifest,
                         "--",
@@ -235,8 +236,13 @@ impl Run<'_> {
                 ))
             }
             Step::Docs => {
-                let mut command =
-                    self.cargo(&["doc", "--workspace", "--all-features", "--no-deps"]);
+                let mut command = self.cargo(&[
+                    "doc",
+                    "--workspace",
+                    "--all-features",
+                    "--no-deps",
+                    "--keep-going",
+                ]);
                 command.env("RUSTDOCFLAGS", "-D warnings");
                 Ok(outcome(self.succeeds(&mut command)?))
             }

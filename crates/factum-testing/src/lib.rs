@@ -1,6 +1,6 @@
 //! Private PostgreSQL servers and brokers for Factum's tests and its demo.
 //!
-//! The bare crate starts servers ([`postgres`], [`kafka`]) and nothing else, with few dependencies.
+//! The bare crate starts servers ([`postgres`], [`mod@kafka`]) and nothing else, with few dependencies.
 //!
 //! | feature | adds |
 //! |---|---|
