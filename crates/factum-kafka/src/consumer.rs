@@ -18,7 +18,7 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::base_consumer::PartitionQueue;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, Rebalance};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode};
-use rdkafka::message::{BorrowedMessage, Headers, Message};
+use rdkafka::message::{BorrowedMessage, Header, Headers, Message};
 use rdkafka::{ClientContext, Offset, TopicPartitionList};
 use tokio::sync::{Notify, oneshot};
 use tokio_util::sync::CancellationToken;
@@ -27,6 +27,8 @@ use crate::client_log::log_line;
 use crate::producer::HEADERS_MAX;
 use crate::{KafkaError, KafkaErrorKind, KafkaSettings, Record};
 
+/// Stands for a header whose name can't be read.
+const UNREADABLE_HEADER: &str = "\u{fffd}";
 /// How long one poll may wait. Also the longest time until a stop request is seen.
 const POLL_WAIT: Duration = Duration::from_millis(100);
 /// A feed looks at its queue at least this often, whatever the wake-ups do.
@@ -256,10 +258,8 @@ impl Drop for LaneFeed {
 
 pub(crate) fn to_record(message: &BorrowedMessage<'_>, topic: &Arc<str>) -> Record {
     let headers = message.headers().map_or_else(Vec::new, |headers| {
-        headers
-            .iter()
-            .take(HEADERS_MAX)
-            .map(|h| (h.key.to_owned(), h.value.map(<[u8]>::to_vec)))
+        (0..headers.count().min(HEADERS_MAX))
+            .map(|index| readable(|| headers.try_get(index)))
             .collect()
     });
     Record {
@@ -270,6 +270,15 @@ pub(crate) fn to_record(message: &BorrowedMessage<'_>, topic: &Arc<str>) -> Reco
         value: message.payload().map(<[u8]>::to_vec),
         headers,
         timestamp_ms: message.timestamp().to_millis(),
+    }
+}
+
+/// A header's name and value. The client library panics on a name that isn't UTF-8; such a record
+/// must not end its lane (listing fault 5), so that header alone is replaced.
+fn readable<'a>(read: impl FnOnce() -> Option<Header<'a, &'a [u8]>>) -> (String, Option<Vec<u8>>) {
+    match std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)) {
+        Ok(Some(header)) => (header.key.to_owned(), header.value.map(<[u8]>::to_vec)),
+        Ok(None) | Err(_) => (UNREADABLE_HEADER.to_owned(), None),
     }
 }
 
@@ -357,9 +366,13 @@ impl Context {
                 shared: shared.clone(),
             };
             tracing::info!(group = %self.group_id, %topic, partition, epoch = feed.epoch, "partition assigned");
-            lanes
-                .live
-                .insert((topic, partition), Lane { shared, committed: -1 });
+            lanes.live.insert(
+                (topic, partition),
+                Lane {
+                    shared,
+                    committed: -1,
+                },
+            );
             self.stats.assigned.fetch_add(1, Ordering::Relaxed);
             (lanes.spawn)(feed);
         }
@@ -706,6 +719,20 @@ mod tests {
         add_offset(&mut list, "t", 0, next);
         let element = list.find_partition("t", 0).expect("it was added just now");
         assert_eq!(element.offset(), Offset::Offset(BEYOND_DOUBLE));
+    }
+
+    #[test]
+    fn listing_fault_05_a_header_name_that_panics_the_client_is_replaced() {
+        let good = Header {
+            key: "event-id",
+            value: Some(&b"1"[..]),
+        };
+        assert_eq!(
+            readable(|| Some(good)),
+            ("event-id".to_owned(), Some(b"1".to_vec()))
+        );
+        let bad = readable(|| panic!("a name that isn't UTF-8"));
+        assert_eq!(bad, (UNREADABLE_HEADER.to_owned(), None));
     }
 
     #[test]
