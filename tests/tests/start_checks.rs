@@ -13,20 +13,12 @@ use factum_tests::{
 };
 
 entry_on_topic!(there, "t.start.there");
-entry_on_topic!(missing, "t.start.missing");
+entry_on_topic!(missing, "t.start.missing", "account.closed.v1");
+entry_on_topic!(stage, "t.start.stage");
 entry_on_topic!(created, "t.start.created");
 entry_on_topic!(forbidden, "t.start.forbidden");
 
-on_both_brokers!(
-    case_36_a_missing_topic_is_named,
-    the_migrations_were_not_run,
-    a_table_that_does_not_deduplicate_is_refused,
-    names_and_limits_are_checked,
-    what_weakens_a_promise_is_refused_again_at_the_start,
-    a_pool_too_small_is_refused,
-    a_database_that_is_away_is_named,
-    maintenance_makes_the_window_or_is_missed,
-);
+on_both_brokers!(case_36_a_missing_topic_is_named);
 
 const NAME: &str = "test-start";
 
@@ -100,8 +92,9 @@ async fn case_36_a_missing_topic_is_named(on: On) {
     running.stop().await;
 }
 
-async fn the_migrations_were_not_run(on: On) {
-    let scene = Scene::new::<there::Posted>(on, 1).await;
+#[tokio::test(flavor = "multi_thread")]
+async fn the_migrations_were_not_run() {
+    let scene = Scene::new::<there::Posted>(On::Embedded, 1).await;
     let empty = factum_testing::database();
     let config = scene.config(&[("DATABASE_URL", empty.url())]);
     let problems = refused(Service::builder(config).consumer(reader(NAME))).await;
@@ -114,8 +107,9 @@ async fn the_migrations_were_not_run(on: On) {
     );
 }
 
-async fn a_table_that_does_not_deduplicate_is_refused(on: On) {
-    let scene = Scene::new::<there::Posted>(on, 1).await;
+#[tokio::test(flavor = "multi_thread")]
+async fn a_table_that_does_not_deduplicate_is_refused() {
+    let scene = Scene::new::<there::Posted>(On::Embedded, 1).await;
     scene
         .execute(
             "DROP TABLE processed_event;
@@ -134,8 +128,9 @@ async fn a_table_that_does_not_deduplicate_is_refused(on: On) {
     );
 }
 
-async fn names_and_limits_are_checked(on: On) {
-    let scene = Scene::new::<there::Posted>(on, 1).await;
+#[tokio::test(flavor = "multi_thread")]
+async fn names_and_limits_are_checked() {
+    let scene = Scene::new::<there::Posted>(On::Embedded, 1).await;
     let config = || scene.config(&[("KAFKA_CONSUMER_MAX_POLL_INTERVAL_MS", "20000")]);
     let service = Service::builder(config())
         .consumer(reader("test-twice"))
@@ -232,8 +227,9 @@ async fn names_and_limits_are_checked(on: On) {
 }
 
 /// The environment's reader refuses these too; this is about a configuration changed in code.
-async fn what_weakens_a_promise_is_refused_again_at_the_start(on: On) {
-    let scene = Scene::new::<there::Posted>(on, 1).await;
+#[tokio::test(flavor = "multi_thread")]
+async fn what_weakens_a_promise_is_refused_again_at_the_start() {
+    let scene = Scene::new::<there::Posted>(On::Embedded, 1).await;
     let mut config = scene.config(&[]);
     config
         .kafka
@@ -269,21 +265,23 @@ async fn what_weakens_a_promise_is_refused_again_at_the_start(on: On) {
     );
 }
 
-async fn a_pool_too_small_is_refused(on: On) {
-    let scene = Scene::new::<there::Posted>(on, 3).await;
+#[tokio::test(flavor = "multi_thread")]
+async fn a_pool_too_small_is_refused() {
+    let scene = Scene::new::<there::Posted>(On::Embedded, 3).await;
     let config = scene.config(&[("FACTUM_DATABASE_MAX_CONNECTIONS", "2")]);
     let problems = refused(Service::builder(config).consumer(reader(NAME))).await;
     assert_reads(
         only(&problems),
         "CFG-1",
-        "2 connections are too few: 1 consumer need at least 5",
+        "2 connections are too few: with 1 consumer the service needs at least 5",
         "FACTUM_DATABASE_MAX_CONNECTIONS",
         "write 7, or unset it",
     );
 }
 
-async fn a_database_that_is_away_is_named(on: On) {
-    let scene = Scene::new::<there::Posted>(on, 1).await;
+#[tokio::test(flavor = "multi_thread")]
+async fn a_database_that_is_away_is_named() {
+    let scene = Scene::new::<there::Posted>(On::Embedded, 1).await;
     let address = nobody();
     let url = format!("postgres://app:cAnArY@{address}/orders");
     let config = scene.config(&[("DATABASE_URL", &url)]);
@@ -301,7 +299,6 @@ async fn a_database_that_is_away_is_named(on: On) {
     assert!(!format!("{problems:?}").contains("cAnArY"));
 }
 
-/// Not on the embedded broker alone: no broker at all.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_broker_that_is_away_is_named() {
     let address = nobody();
@@ -331,8 +328,9 @@ async fn a_broker_that_is_away_is_named() {
     }
 }
 
-async fn maintenance_makes_the_window_or_is_missed(on: On) {
-    let scene = Scene::new::<there::Posted>(on, 1).await;
+#[tokio::test(flavor = "multi_thread")]
+async fn maintenance_makes_the_window_or_is_missed() {
+    let scene = Scene::new::<there::Posted>(On::Embedded, 1).await;
     let partitions = async || {
         scene
             .count("SELECT count(*) FROM pg_inherits WHERE inhparent = 'processed_event'::regclass")
@@ -360,7 +358,7 @@ async fn maintenance_makes_the_window_or_is_missed(on: On) {
 /// CFG-5: on Kafka alone, because the embedded broker can't create topics on request.
 #[tokio::test(flavor = "multi_thread")]
 async fn own_topics_are_created_in_development_only() {
-    let scene = Scene::new::<there::Posted>(On::Kafka, 1).await;
+    let scene = Scene::new::<stage::Posted>(On::Kafka, 1).await;
     let forbidden = Service::builder(scene.config(&[("FACTUM_CREATE_TOPICS", "false")]))
         .publishes::<forbidden::Posted>()
         .create_topics(3)

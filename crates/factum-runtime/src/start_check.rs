@@ -292,16 +292,19 @@ impl ServiceBuilder {
     }
 
     fn database_settings(&self, lanes: u32, problems: &mut Vec<Problem>) -> DatabaseSettings {
-        let wanted = lanes.saturating_add(CONNECTIONS_BESIDE_LANES);
         let consumers = u32::try_from(self.consumers.len()).unwrap_or(u32::MAX);
+        // A lane for each consumer at least, whatever the brokers said.
         let least = consumers.saturating_add(CONNECTIONS_BESIDE_LANES);
+        let wanted = lanes
+            .max(consumers)
+            .saturating_add(CONNECTIONS_BESIDE_LANES);
         let max_connections = self.config.max_connections.unwrap_or(wanted);
         if max_connections < least {
             problems.push(Problem::new(
                 "CFG-1",
                 "the environment variable FACTUM_DATABASE_MAX_CONNECTIONS",
                 format!(
-                    "{} are too few: {} need at least {least}",
+                    "{} are too few: with {} the service needs at least {least}",
                     counted(max_connections as usize, "connection"),
                     counted(self.consumers.len(), "consumer"),
                 ),
