@@ -13,8 +13,8 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::handler::{BatchHandler, ErasedHandler, Handler, PerBatch, PerEvent};
-use crate::problem::Problem;
 use crate::lane::{ConsumerStats, Lane, LaneContext, LaneError, TombstonePolicy, UnknownPolicy};
+use crate::problem::Problem;
 
 /// Records in one transaction at most; more gains nothing (measured: the gain flattens at 500).
 const DEFAULT_BATCH_LIMIT: usize = 500;
@@ -177,15 +177,27 @@ impl Consumer {
         }
         for event_type in &self.doubled {
             let what = format!("it has two handlers for `{event_type}`");
-            problems.push(problem("CONS-1", what, "keep one, or make a second consumer"));
+            problems.push(problem(
+                "CONS-1",
+                what,
+                "keep one, or make a second consumer",
+            ));
         }
         if !(1..=10_000).contains(&self.batch_limit) {
             let what = format!("its batch limit is {}", self.batch_limit);
-            problems.push(problem("CONS-6", what, "write `.batch_limit(n)` with 1 to 10000"));
+            problems.push(problem(
+                "CONS-6",
+                what,
+                "write `.batch_limit(n)` with 1 to 10000",
+            ));
         }
         if self.handler_timeout.is_zero() {
             let what = "its handler's time limit is zero, so no handler could finish".into();
-            problems.push(problem("CONS-6", what, "write a `.handler_timeout(…)` of some seconds"));
+            problems.push(problem(
+                "CONS-6",
+                what,
+                "write a `.handler_timeout(…)` of some seconds",
+            ));
         }
         problems
     }
@@ -252,7 +264,10 @@ impl Consumer {
             tracing::error!(consumer = %self.name, "the Kafka client did not close in time; it is left behind");
         }
         tasks.close();
-        if tokio::time::timeout(context.drain_deadline, tasks.wait()).await.is_err() {
+        if tokio::time::timeout(context.drain_deadline, tasks.wait())
+            .await
+            .is_err()
+        {
             tracing::error!(consumer = %self.name, "a lane did not end in time; its transaction is rolled back by the database");
         }
         match (ended, reports.try_recv()) {

@@ -82,7 +82,10 @@ pub struct Tx<'a> {
 
 impl<'a> Tx<'a> {
     pub(crate) fn new(conn: &'a mut PgConnection) -> Self {
-        Tx { conn, outbox: Outbox::new() }
+        Tx {
+            conn,
+            outbox: Outbox::new(),
+        }
     }
 
     /// The connection that the transaction is open on.
@@ -178,7 +181,11 @@ impl<E: Event, H: Handler<E>> ErasedHandler for PerEvent<H, E> {
                 let envelope = delivery.envelope.downcast_ref::<E>().expect(OTHER_TYPE);
                 call(limits, || self.0.handle(envelope, tx))
                     .await
-                    .map_err(|error| RunError { from: index, to: index + 1, error })?;
+                    .map_err(|error| RunError {
+                        from: index,
+                        to: index + 1,
+                        error,
+                    })?;
             }
             Ok(())
         })
@@ -205,7 +212,11 @@ impl<E: Event, H: BatchHandler<E>> ErasedHandler for PerBatch<H, E> {
                 .collect();
             call(limits, || self.0.handle(&envelopes, tx))
                 .await
-                .map_err(|error| RunError { from: 0, to: envelopes.len(), error })
+                .map_err(|error| RunError {
+                    from: 0,
+                    to: envelopes.len(),
+                    error,
+                })
         })
     }
 }

@@ -6,10 +6,11 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use crate::handler::{CallError, CallLimits, Delivery, ErasedHandler, RunError, Tx};
 use factum_event::{
     AnyEnvelope, DeadLetterReason, Decoded, EventId, Failure, Outcome, Poison, Registry, Retry,
     TraceContext, decide,
@@ -19,7 +20,6 @@ use factum_postgres::{
     CommitError, Database, DatabaseError, DeadLetter, DedupVerdict, ErrorKind, RollbackError,
     Session, TransactionId, classify, describe,
 };
-use crate::handler::{CallError, CallLimits, Delivery, ErasedHandler, RunError, Tx};
 
 /// Values of one batch in memory, about.
 const BATCH_BYTES: usize = 8 * 1024 * 1024;
@@ -141,7 +141,9 @@ pub enum LaneError {
         what: String,
     },
     /// The lane's task panicked: a fault in Factum, not in a handler (whose panics are caught).
-    #[error("consumer {consumer}: a lane ended by a panic. Nothing was marked as processed; please report it")]
+    #[error(
+        "consumer {consumer}: a lane ended by a panic. Nothing was marked as processed; please report it"
+    )]
     Panicked {
         /// The consumer.
         consumer: String,
@@ -164,9 +166,14 @@ enum Halt {
 /// How one transaction ended badly. Nothing of it is committed.
 enum AttemptError {
     /// Of the attempted records, these failed together.
-    Records { range: Range<usize>, failure: Failure },
+    Records {
+        range: Range<usize>,
+        failure: Failure,
+    },
     /// PostgreSQL broke the transaction off so that another could go on.
-    Conflict { range: Range<usize> },
+    Conflict {
+        range: Range<usize>,
+    },
     /// Not an event's fault: the database is away, or a COMMIT's outcome is unknown.
     Outage(String),
     Halt(Halt),
@@ -174,16 +181,26 @@ enum AttemptError {
 
 /// A record, decoded, on its way through one attempt.
 enum Item {
-    Event { envelope: AnyEnvelope, trace: Option<TraceContext> },
+    Event {
+        envelope: AnyEnvelope,
+        trace: Option<TraceContext>,
+    },
     Duplicate,
-    DeadLetter { reason: DeadLetterReason, poison: Option<Poison> },
+    DeadLetter {
+        reason: DeadLetterReason,
+        poison: Option<Poison>,
+    },
     Unknown,
     Tombstone,
 }
 
 impl Lane {
     pub(crate) fn new(context: Arc<LaneContext>, feed: LaneFeed) -> Self {
-        Lane { context, feed, session: None }
+        Lane {
+            context,
+            feed,
+            session: None,
+        }
     }
 
     /// Runs until the partition is revoked, or for good reason stops the consumer.
@@ -248,9 +265,13 @@ impl Lane {
                 Outcome::Retry { after, counted } => {
                     // Half of the delay is fixed, half is jitter: lanes that failed together
                     // don't come back together.
-                    self.pause(after.mul_f64(0.5 + fastrand::f64() / 2.0)).await?;
+                    self.pause(after.mul_f64(0.5 + fastrand::f64() / 2.0))
+                        .await?;
                     add(&self.context.stats.retries, 1);
-                    match self.attempt_through_outages(std::slice::from_ref(record)).await {
+                    match self
+                        .attempt_through_outages(std::slice::from_ref(record))
+                        .await
+                    {
                         Ok(()) => return Ok(()),
                         Err(AttemptError::Records { failure: again, .. }) => failure = again,
                         Err(AttemptError::Halt(halt)) => return Err(halt),
@@ -303,7 +324,9 @@ impl Lane {
             let session = open(&mut self.session, &context.db).await?;
             session.begin().await?;
             let xid = session.transaction_id().await?;
-            session.dead_letter(&letter.row(&context.consumer, record)).await?;
+            session
+                .dead_letter(&letter.row(&context.consumer, record))
+                .await?;
             Ok::<_, DatabaseError>((session, xid))
         }
         .await;
@@ -329,14 +352,17 @@ impl Lane {
             match self.attempt(records).await {
                 Err(AttemptError::Outage(reason)) => {
                     add(&self.context.stats.reruns, 1);
-                    self.wait_out(&reason, &mut delay).await.map_err(AttemptError::Halt)?;
+                    self.wait_out(&reason, &mut delay)
+                        .await
+                        .map_err(AttemptError::Halt)?;
                 }
                 Err(AttemptError::Conflict { range }) => {
                     add(&self.context.stats.reruns, 1);
                     conflicts += 1;
                     if conflicts > CONFLICT_RETRIES {
                         let failure = Failure::Transient {
-                            description: "conflicts with other transactions (40001 or 40P01)".into(),
+                            description: "conflicts with other transactions (40001 or 40P01)"
+                                .into(),
                         };
                         return Err(AttemptError::Records { range, failure });
                     }
@@ -408,19 +434,27 @@ impl Lane {
                     *item = Item::Duplicate;
                 }
                 Some(DedupVerdict::OutOfWindow) | None => {
-                    *item = Item::DeadLetter { reason: DeadLetterReason::OutOfWindow, poison: None };
+                    *item = Item::DeadLetter {
+                        reason: DeadLetterReason::OutOfWindow,
+                        poison: None,
+                    };
                 }
             }
         }
         let mut letters = 0;
         for (record, item) in records.iter().zip(&items) {
-            let Item::DeadLetter { reason, poison } = item else { continue };
+            let Item::DeadLetter { reason, poison } = item else {
+                continue;
+            };
             let mut letter = context.letter(record, *reason);
             if let Some(poison) = poison {
                 letter.path = Some(poison.path().to_owned());
                 letter.error = poison.to_string();
             }
-            if let Err(error) = session.dead_letter(&letter.row(&context.consumer, record)).await {
+            if let Err(error) = session
+                .dead_letter(&letter.row(&context.consumer, record))
+                .await
+            {
                 let failed = self.begin_failed(&error, records.len());
                 self.discard_session();
                 return Err(failed);
@@ -429,14 +463,21 @@ impl Lane {
         }
 
         // The handlers.
-        let limits =
-            CallLimits { timeout: context.handler_timeout, abort: self.feed.abort().clone() };
+        let limits = CallLimits {
+            timeout: context.handler_timeout,
+            abort: self.feed.abort().clone(),
+        };
         let event_types = context.types_of(&items);
         let processed = fresh.len();
         if let Err((range, error)) = run_handlers(&context, session, items, &limits).await {
-            let unfinished: Vec<EventId> =
-                fresh.iter().filter(|(index, _)| *index >= range.start).map(|f| f.1).collect();
-            return Err(self.handler_failed(xid, range, error, &unfinished, &event_types).await);
+            let unfinished: Vec<EventId> = fresh
+                .iter()
+                .filter(|(index, _)| *index >= range.start)
+                .map(|f| f.1)
+                .collect();
+            return Err(self
+                .handler_failed(xid, range, error, &unfinished, &event_types)
+                .await);
         }
 
         match session.commit(xid).await {
@@ -487,7 +528,10 @@ impl Lane {
             // transaction dies with it. A COMMIT that the handler typed before doesn't.
             session.sever();
         }
-        match session.rollback_after_failure(&context.consumer, xid, unfinished).await {
+        match session
+            .rollback_after_failure(&context.consumer, xid, unfinished)
+            .await
+        {
             Ok(()) => {}
             Err(RollbackError::TransactionEnded { committed }) => {
                 self.discard_session();
@@ -521,8 +565,9 @@ impl Lane {
                 if source.and_then(|s| classify(s)) == Some(ErrorKind::Conflict) {
                     return AttemptError::Conflict { range };
                 }
-                let description =
-                    source.and_then(|s| describe(s)).unwrap_or_else(|| error.describe());
+                let description = source
+                    .and_then(|s| describe(s))
+                    .unwrap_or_else(|| error.describe());
                 if error.is_permanent() {
                     Failure::Permanent { description }
                 } else {
@@ -540,9 +585,10 @@ impl Lane {
         event_types: &str,
     ) -> AttemptError {
         match error {
-            CommitError::SwallowedError => {
-                AttemptError::Records { range: blamed, failure: Failure::SwallowedSqlError }
-            }
+            CommitError::SwallowedError => AttemptError::Records {
+                range: blamed,
+                failure: Failure::SwallowedSqlError,
+            },
             CommitError::TransactionEnded { committed } => {
                 self.discard_session();
                 self.transaction_ended(committed, event_types)
@@ -560,7 +606,9 @@ impl Lane {
                     ErrorKind::Unavailable => AttemptError::Outage(error.to_string()),
                     _ => AttemptError::Records {
                         range: blamed,
-                        failure: Failure::Transient { description: error.to_string() },
+                        failure: Failure::Transient {
+                            description: error.to_string(),
+                        },
                     },
                 }
             }
@@ -633,10 +681,13 @@ async fn run_handlers(
     let mut run: Vec<Delivery> = Vec::new();
     let mut places: Vec<usize> = Vec::new();
     let mut current: Option<&'static str> = None;
-    let mut events = items.into_iter().enumerate().filter_map(|(index, item)| match item {
-        Item::Event { envelope, trace } => Some((index, Delivery { envelope, trace })),
-        _ => None,
-    });
+    let mut events = items
+        .into_iter()
+        .enumerate()
+        .filter_map(|(index, item)| match item {
+            Item::Event { envelope, trace } => Some((index, Delivery { envelope, trace })),
+            _ => None,
+        });
     loop {
         let next = events.next();
         let next_type = next.as_ref().map(|(_, d)| d.envelope.event_type());
@@ -651,7 +702,9 @@ async fn run_handlers(
             }
         }
         current = next_type;
-        let Some((index, delivery)) = next else { return Ok(()) };
+        let Some((index, delivery)) = next else {
+            return Ok(());
+        };
         places.push(index);
         run.push(delivery);
     }
@@ -676,7 +729,10 @@ impl Skipped {
     fn count(items: &[Item]) -> Skipped {
         Skipped {
             unknown: items.iter().filter(|i| matches!(i, Item::Unknown)).count(),
-            tombstones: items.iter().filter(|i| matches!(i, Item::Tombstone)).count(),
+            tombstones: items
+                .iter()
+                .filter(|i| matches!(i, Item::Tombstone))
+                .count(),
         }
     }
 
@@ -689,22 +745,27 @@ impl Skipped {
 impl LaneContext {
     fn decode(&self, record: &Record) -> Item {
         match self.registry.decode(record.value.as_deref()) {
-            Decoded::Event(envelope) => Item::Event { envelope, trace: header(record, "traceparent") },
+            Decoded::Event(envelope) => Item::Event {
+                envelope,
+                trace: header(record, "traceparent"),
+            },
             Decoded::Poison(poison) => Item::DeadLetter {
                 reason: DeadLetterReason::Poison(poison.reason()),
                 poison: Some(poison),
             },
             Decoded::Unknown { .. } => match self.unknown_types {
                 UnknownPolicy::Skip => Item::Unknown,
-                UnknownPolicy::DeadLetter => {
-                    Item::DeadLetter { reason: DeadLetterReason::UnknownType, poison: None }
-                }
+                UnknownPolicy::DeadLetter => Item::DeadLetter {
+                    reason: DeadLetterReason::UnknownType,
+                    poison: None,
+                },
             },
             Decoded::Tombstone => match self.tombstones {
                 TombstonePolicy::Skip => Item::Tombstone,
-                TombstonePolicy::DeadLetter => {
-                    Item::DeadLetter { reason: DeadLetterReason::Tombstone, poison: None }
-                }
+                TombstonePolicy::DeadLetter => Item::DeadLetter {
+                    reason: DeadLetterReason::Tombstone,
+                    poison: None,
+                },
             },
         }
     }
