@@ -103,8 +103,7 @@ impl Snapshot for Currency {
     }
 
     fn read(from: &JsonValue<'_>) -> Result<Self, Poison> {
-        // A code with U+0000 in it is no code first of all.
-        from.any_text(Self::EXPECTED)?
+        from.text(Self::EXPECTED)?
             .parse()
             .map_err(|_| from.invalid(Self::EXPECTED))
     }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::aggregate_id::{AggregateId, ToAggregateId};
-use crate::json::{Entry, Node, has_nul};
+use crate::json::{Entry, Node};
 use crate::number::Decimal;
 use crate::path::Path;
 use crate::poison::{Poison, PoisonReason};
@@ -45,26 +45,13 @@ impl<'a> JsonValue<'a> {
         }
     }
 
-    /// The characters of a string.
+    /// The characters of a string. U+0000 may be among them here: an event that holds one anywhere
+    /// is poison after its fields were read.
     ///
     /// # Errors
     ///
-    /// [`PoisonReason::InvalidField`] with `expected` for anything but a string,
-    /// [`PoisonReason::Nul`] for a string that holds U+0000.
+    /// [`PoisonReason::InvalidField`] with `expected` for anything but a string.
     pub fn text(&self, expected: &'static str) -> Result<&'a str, Poison> {
-        match self.node {
-            Node::Text(text) if has_nul(text) => Err(Poison::new(
-                PoisonReason::Nul,
-                self.path(),
-                "text without U+0000",
-            )),
-            Node::Text(text) => Ok(text),
-            _ => Err(self.invalid(expected)),
-        }
-    }
-
-    /// The characters of a string, U+0000 included: for a value with a closed form.
-    pub(crate) fn any_text(&self, expected: &'static str) -> Result<&'a str, Poison> {
         match self.node {
             Node::Text(text) => Ok(text),
             _ => Err(self.invalid(expected)),
@@ -100,7 +87,7 @@ impl<'a> JsonValue<'a> {
     pub(crate) fn text_or_number(&self, expected: &'static str) -> Result<&'a str, Poison> {
         match self.node {
             Node::Number(number) => Ok(number),
-            _ => self.any_text(expected),
+            _ => self.text(expected),
         }
     }
 
@@ -226,13 +213,7 @@ impl<'a> ObjectReader<'a> {
         let path = Path::Entry(&self.path);
         self.entries
             .iter()
-            .map(|(key, node)| {
-                if has_nul(key) {
-                    let expected = "keys without U+0000";
-                    return Err(Poison::new(PoisonReason::Nul, path.render(), expected));
-                }
-                read(key, &JsonValue { node, path })
-            })
+            .map(|(key, node)| read(key, &JsonValue { node, path }))
             .collect()
     }
 

@@ -115,6 +115,7 @@ fn a_transient_failure_is_tried_as_often_as_the_policy_says_and_no_more() {
             assert!(attempt <= 100, "retried for ever");
         }
         assert_eq!(attempt, limit.max(1));
+        assert_eq!(policy.max_attempts(), limit.max(1));
     }
 }
 
