@@ -183,6 +183,15 @@ impl Held {
         statement: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
     ) -> Result<T, sqlx::Error> {
         let limit = self.home.answer_timeout;
+        self.answered_within(limit, statement).await
+    }
+
+    /// The same with a limit of its own: for several statements, or slow ones.
+    pub(crate) async fn answered_within<T>(
+        &mut self,
+        limit: Duration,
+        statement: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
+    ) -> Result<T, sqlx::Error> {
         tokio::time::timeout(limit, statement(&mut self.conn))
             .await
             .unwrap_or_else(|_| {

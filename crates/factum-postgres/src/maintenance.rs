@@ -52,7 +52,13 @@ const LOCK: i64 = 0x6661_6374_756d_0002;
 
 /// How long maintenance waits for a lock. It holds up no one while it waits.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// At most for one statement, and for one run.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(60);
+
+const LIMIT: Duration = Duration::from_secs(600);
+
+const WHAT: &str = "maintain the dedup window";
 
 /// At most so many days in one window: a partition each.
 const MAX_DAYS: u32 = 3_660;
@@ -93,7 +99,16 @@ pub async fn maintain(
     now: OffsetDateTime,
 ) -> Result<MaintenanceReport, DatabaseError> {
     let mut held = db.hold().await?;
-    let report = run(held.conn(), window, now).await?;
+    let report = tokio::time::timeout(LIMIT, run(held.conn(), window, now))
+        .await
+        .unwrap_or_else(|_| {
+            Err(DatabaseError::plain(
+                ErrorKind::Unavailable,
+                WHAT,
+                format!("it wasn't done after {LIMIT:?}"),
+                "the next run goes on with it",
+            ))
+        })?;
     // Closed, not given back: that frees the advisory lock, and the time limits set here are
     // maintenance's own.
     held.close().await;
@@ -105,7 +120,6 @@ async fn run(
     window: &Window,
     now: OffsetDateTime,
 ) -> Result<MaintenanceReport, DatabaseError> {
-    const WHAT: &str = "maintain the dedup window";
     let failed = |err: sqlx::Error| DatabaseError::new(WHAT, &err);
 
     let set_up = format!(

@@ -21,7 +21,8 @@ use crate::schema::DEDUP_FAULT;
 /// Advisory lock "factum", migrations.
 const LOCK: i64 = 0x6661_6374_756d_0001;
 
-/// How long to wait for another instance's migration, and at most for one statement.
+/// How long to wait for another instance's migration, and at most for one statement; three times
+/// as long for everything.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// SQLSTATE of our own: raised where `processed_event` has a key that doesn't deduplicate.
@@ -111,7 +112,9 @@ pub async fn up(db: &Database) -> Result<Vec<Applied>, MigrationError> {
     let mut held = db.hold().await?;
     // Dropped, not given back: the limits set here are the migration's own, and an error leaves
     // its transaction to the server to roll back.
-    apply(held.conn()).await.map_err(|err| refused(WHAT, &err))
+    held.answered_within(LIMIT * 3, apply)
+        .await
+        .map_err(|err| refused(WHAT, &err))
 }
 
 async fn apply(conn: &mut PgConnection) -> Result<Vec<Applied>, sqlx::Error> {

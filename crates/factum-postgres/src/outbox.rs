@@ -2,6 +2,7 @@ use factum_event::{
     AggregateIdError, EncodeError, Envelope, Event, EventId, Occurred, TraceContext,
 };
 use sqlx::PgConnection;
+use sqlx::postgres::PgDatabaseError;
 use time::OffsetDateTime;
 use uuid::Uuid;
 
@@ -287,9 +288,14 @@ async fn insert(conn: &mut PgConnection, rows: Vec<Row>) -> Result<(), PublishEr
     .bind(times)
     .execute(conn)
     .await
-    .map_err(|err| match error::code(&err) {
-        "23505" => PublishError::AlreadyPublished,
-        _ => PublishError::Database(DatabaseError::new("write to the outbox", &err)),
+    .map_err(|err| {
+        // A trigger on the outbox may meet the constraints of other tables.
+        let of_outbox = error::answer(&err).and_then(PgDatabaseError::table) == Some("outbox");
+        if of_outbox && error::code(&err) == "23505" {
+            PublishError::AlreadyPublished
+        } else {
+            PublishError::Database(DatabaseError::new("write to the outbox", &err))
+        }
     })?;
     Ok(())
 }

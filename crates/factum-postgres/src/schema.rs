@@ -6,6 +6,7 @@ use crate::database::Database;
 use crate::error::DatabaseError;
 use crate::migration;
 use crate::partition::{self, Bounds};
+use crate::relay::SLOTS;
 
 /// Something about the tables with which Factum would lose or double events, or stand still.
 ///
@@ -47,6 +48,15 @@ pub enum SchemaProblem {
     },
     /// No partition of `processed_event` takes today's ids: every consumer would wait.
     NoPartitionForToday,
+    /// A table has no unique key of exactly these columns.
+    MissingUniqueKey {
+        /// The table.
+        table: &'static str,
+        /// The columns.
+        columns: &'static str,
+    },
+    /// `relay_lease` lacks slots: no relay gets the lease, and nothing is sent.
+    MissingSlots,
     /// The outbox has no partial index on its unpublished rows (OBX-X3).
     MissingPartialIndex {
         /// The index.
@@ -75,7 +85,13 @@ impl SchemaProblem {
             | Self::MissingColumn {
                 table: "dead_letter",
                 ..
+            }
+            | Self::MissingUniqueKey {
+                table: "dead_letter",
+                ..
             } => "RTRY-5",
+            Self::MissingUniqueKey { .. } => "IDEM-1",
+            Self::MissingSlots => "OBX-2",
             Self::MigrationPending { .. }
             | Self::MissingTable { .. }
             | Self::MissingColumn { .. }
@@ -124,6 +140,15 @@ impl fmt::Display for SchemaProblem {
                 "processed_event has no partition for today, so no event can be handled; run the \
                  maintenance (any running service does, or factum_postgres::maintain)",
             ),
+            Self::MissingUniqueKey { table, columns } => write!(
+                f,
+                "table {table} has no unique key of exactly ({columns}); run `ALTER TABLE {table} \
+                 ADD UNIQUE ({columns})`"
+            ),
+            Self::MissingSlots => f.write_str(
+                "relay_lease lacks some of its 64 slots, so no relay sends anything; run `INSERT \
+                 INTO relay_lease (slot) SELECT generate_series(0, 63) ON CONFLICT DO NOTHING`",
+            ),
             Self::MissingPartialIndex { index } => {
                 let columns = match *index {
                     CLAIM_INDEX => "(id) WHERE published_at IS NULL AND set_aside_at IS NULL",
@@ -155,7 +180,8 @@ be dropped'
         WHEN NOT EXISTS (
             SELECT FROM pg_index i
             WHERE i.indrelid = to_regclass('processed_event')
-              AND i.indisunique AND i.indpred IS NULL AND i.indnkeyatts = 2
+              AND i.indisunique AND i.indisvalid AND i.indimmediate
+              AND i.indpred IS NULL AND i.indnkeyatts = 2
               AND (SELECT array_agg(a.attname::text ORDER BY a.attname::text)
                    FROM pg_attribute a
                    WHERE a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey::int2[]))
@@ -304,12 +330,60 @@ async fn check(conn: &mut PgConnection) -> Result<Vec<SchemaProblem>, sqlx::Erro
             }
         }
         match table {
-            "outbox" => check_indexes(conn, &mut problems).await?,
+            "outbox" => {
+                check_indexes(conn, &mut problems).await?;
+                check_unique(conn, table, "event_id, event_type", &mut problems).await?;
+            }
+            "relay_lease" => check_slots(conn, &mut problems).await?,
             "processed_event" => check_dedup(conn, &mut problems).await?,
+            "dead_letter" => {
+                let columns = "consumer, topic, partition, record_offset";
+                check_unique(conn, table, columns, &mut problems).await?;
+            }
             _ => {}
         }
     }
     Ok(problems)
+}
+
+async fn check_unique(
+    conn: &mut PgConnection,
+    table: &'static str,
+    columns: &'static str,
+    problems: &mut Vec<SchemaProblem>,
+) -> Result<(), sqlx::Error> {
+    // In whatever order.
+    let there: bool = sqlx::query_scalar(
+        "SELECT EXISTS ( \
+             SELECT FROM pg_index i \
+             WHERE i.indrelid = to_regclass($1) AND i.indisunique AND i.indisvalid \
+               AND i.indimmediate AND i.indpred IS NULL \
+               AND (SELECT array_agg(a.attname::text ORDER BY a.attname::text) \
+                    FROM pg_attribute a \
+                    WHERE a.attrelid = i.indrelid AND a.attnum = ANY(i.indkey::int2[])) \
+                 = (SELECT array_agg(c ORDER BY c) FROM unnest(string_to_array($2, ', ')) c))",
+    )
+    .bind(table)
+    .bind(columns)
+    .fetch_one(conn)
+    .await?;
+    if !there {
+        problems.push(SchemaProblem::MissingUniqueKey { table, columns });
+    }
+    Ok(())
+}
+
+async fn check_slots(
+    conn: &mut PgConnection,
+    problems: &mut Vec<SchemaProblem>,
+) -> Result<(), sqlx::Error> {
+    let slots: i64 = sqlx::query_scalar("SELECT count(*) FROM relay_lease")
+        .fetch_one(conn)
+        .await?;
+    if slots < i64::from(SLOTS) {
+        problems.push(SchemaProblem::MissingSlots);
+    }
+    Ok(())
 }
 
 async fn check_indexes(

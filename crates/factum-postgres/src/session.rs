@@ -1,5 +1,6 @@
 use std::collections::BTreeSet;
 use std::fmt;
+use std::time::{Duration, Instant};
 
 use factum_event::EventId;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
@@ -438,7 +439,7 @@ impl Session {
                 if !committed {
                     self.raw("ROLLBACK").await.map_err(unknown)?;
                 } else if self.raw("COMMIT").await.is_err() {
-                    self.take_back_all(xid).await?;
+                    self.take_back_all(xid).await;
                 }
                 Err(CommitError::TransactionEnded { committed })
             }
@@ -448,7 +449,7 @@ impl Session {
                 if self.has_committed(xid).await.map_err(unknown)? {
                     // What was written after the handler's own COMMIT is gone with the second
                     // transaction, and nobody knows whose it was: every event runs again.
-                    self.take_back_all(xid).await?;
+                    self.take_back_all(xid).await;
                     Err(CommitError::TransactionEnded { committed: true })
                 } else if matches!(code, "25P02" | "3B001") {
                     Err(CommitError::SwallowedError)
@@ -591,19 +592,13 @@ impl Session {
         }
     }
 
-    /// Takes back every dedup row of this batch.
-    async fn take_back_all(&mut self, xid: TransactionId) -> Result<(), CommitError> {
-        let Some(Batch { consumer, fresh }) = self.batch.take() else {
-            return Ok(());
-        };
-        match self.take_back(&consumer, xid, &fresh).await {
-            Ok(()) => Ok(()),
-            Err(RollbackError::NotTakenBack { error, .. } | RollbackError::Database(error)) => {
-                Err(CommitError::Database(error))
-            }
-            Err(RollbackError::TransactionEnded { committed }) => {
-                Err(CommitError::TransactionEnded { committed })
-            }
+    /// Takes back every dedup row of this batch. What can't be taken back stops the consumer all
+    /// the same, by [`CommitError::TransactionEnded`]; the log then says what to do by hand.
+    async fn take_back_all(&mut self, xid: TransactionId) {
+        if let Some(Batch { consumer, fresh }) = self.batch.take()
+            && let Err(error) = self.take_back(&consumer, xid, &fresh).await
+        {
+            tracing::error!(%error, consumer, "dedup rows couldn't be taken back");
         }
     }
 
@@ -693,19 +688,42 @@ impl Session {
         }
     }
 
+    /// Whether the transaction of `xid` stands, asked where it can't be running any more.
     async fn has_committed(&mut self, xid: TransactionId) -> Result<bool, Failed> {
-        self.statement(async |conn| has_committed(conn, xid).await)
-            .await
+        let status = self.statement(async |conn| status(conn, xid).await).await?;
+        Ok(status == Status::Committed)
     }
 
+    /// Asks on another connection, and waits for the answer: the server may not have noticed yet
+    /// that ours is gone, and a COMMIT may still be under way. Whoever runs the batch again waits
+    /// for the same locks anyway.
     async fn has_committed_elsewhere(&self, xid: TransactionId) -> Result<bool, DatabaseError> {
+        const WHAT: &str = "read a transaction's outcome";
+        let asked_at = Instant::now();
         let mut held = self.db.hold().await?;
-        let committed = held
-            .answered(async |conn| has_committed(conn, xid).await)
-            .await
-            .map_err(|err| DatabaseError::new("read a transaction's outcome", &err))?;
-        held.give_back();
-        Ok(committed)
+        loop {
+            let status = held
+                .answered(async |conn| status(conn, xid).await)
+                .await
+                .map_err(|err| DatabaseError::new(WHAT, &err))?;
+            match status {
+                Status::Committed | Status::NotCommitted => {
+                    held.give_back();
+                    return Ok(status == Status::Committed);
+                }
+                Status::InProgress if asked_at.elapsed() < OUTCOME_LIMIT => {
+                    tokio::time::sleep(OUTCOME_POLL).await;
+                }
+                Status::InProgress => {
+                    return Err(DatabaseError::plain(
+                        ErrorKind::Unavailable,
+                        WHAT,
+                        format!("it is still running after {OUTCOME_LIMIT:?}"),
+                        "the server hasn't noticed that the connection is gone",
+                    ));
+                }
+            }
+        }
     }
 
     async fn raw(&mut self, sql: impl Into<String>) -> Result<(), Failed> {
@@ -816,13 +834,28 @@ const DEDUP: &str = "\
     ) \
     SELECT pg_current_xact_id()::text, ARRAY(SELECT event_id FROM fresh)";
 
-async fn has_committed(conn: &mut PgConnection, xid: TransactionId) -> Result<bool, sqlx::Error> {
-    let sql = format!("SELECT pg_xact_status('{xid}'::xid8) = 'committed'");
-    let committed: Option<bool> = sqlx::raw_sql(AssertSqlSafe(sql))
+/// How long to wait until a lost connection's transaction has an outcome, and how often to ask.
+const OUTCOME_LIMIT: Duration = Duration::from_secs(10);
+const OUTCOME_POLL: Duration = Duration::from_millis(20);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Status {
+    Committed,
+    InProgress,
+    NotCommitted,
+}
+
+async fn status(conn: &mut PgConnection, xid: TransactionId) -> Result<Status, sqlx::Error> {
+    let sql = format!("SELECT pg_xact_status('{xid}'::xid8)");
+    let status: Option<String> = sqlx::raw_sql(AssertSqlSafe(sql))
         .fetch_one(conn)
         .await?
         .try_get(0)?;
-    Ok(committed.unwrap_or(false))
+    Ok(match status.as_deref() {
+        Some("committed") => Status::Committed,
+        Some("in progress") => Status::InProgress,
+        _ => Status::NotCommitted,
+    })
 }
 
 fn verdicts(ids: &[EventId], outside: &BTreeSet<Uuid>, fresh: &[Uuid]) -> Vec<DedupVerdict> {

@@ -376,6 +376,30 @@ async fn dedup_rows_are_taken_back_even_if_the_connection_is_lost() {
 }
 
 #[tokio::test]
+async fn a_severed_session_waits_for_the_outcome_of_what_was_under_way() {
+    let fixture = Fixture::new().await;
+    let [id] = ids();
+    let (mut session, dedup) = fixture.deduped("billing", &[id]).await;
+    {
+        // A handler at its time limit, in the middle of a COMMIT of its own.
+        let sql = "SELECT pg_sleep(0.5); COMMIT";
+        let typing = sqlx::raw_sql(sql).execute(session.conn());
+        let cut = tokio::time::timeout(std::time::Duration::from_millis(100), typing).await;
+        assert!(cut.is_err());
+    }
+    session.sever();
+    let result = session
+        .rollback_after_failure("billing", dedup.xid, &[id])
+        .await;
+    // Either the server noticed the closed socket in time, or the COMMIT was found.
+    match result {
+        Err(RollbackError::Database(_)) => {}
+        other => assert!(ended_before_failure(other)),
+    }
+    assert_eq!(fixture.handle("billing", &[id]).await, [Fresh]);
+}
+
+#[tokio::test]
 async fn a_connection_lost_before_commit_is_an_unknown_outcome_and_a_rerun_decides() {
     let fixture = Fixture::new().await;
     let [id] = ids();

@@ -68,6 +68,19 @@ async fn each_damage_is_named_with_its_rule_and_its_mend() {
             "CREATE INDEX CONCURRENTLY outbox_claim ON outbox (id) WHERE published_at IS NULL",
         ),
         (
+            "ALTER TABLE outbox DROP CONSTRAINT outbox_event_id_event_type_key",
+            "IDEM-1: table outbox has no unique key of exactly (event_id, event_type)",
+        ),
+        (
+            "ALTER TABLE dead_letter DROP CONSTRAINT \
+             dead_letter_consumer_topic_partition_record_offset_key",
+            "RTRY-5: table dead_letter has no unique key of exactly (consumer, topic, ",
+        ),
+        (
+            "DELETE FROM relay_lease WHERE slot = 7",
+            "OBX-2: relay_lease lacks some of its 64 slots",
+        ),
+        (
             "ALTER TABLE processed_event DROP CONSTRAINT processed_event_pkey",
             "IDEM-2: table processed_event has no unique key of exactly",
         ),
@@ -88,13 +101,21 @@ async fn each_damage_is_named_with_its_rule_and_its_mend() {
 }
 
 #[tokio::test]
-async fn the_mend_of_a_missing_index_works() {
+async fn the_mends_work_as_they_are_written() {
     let fixture = Fixture::new().await;
     fixture
-        .sql("DROP INDEX outbox_claim, outbox_unpublished")
+        .sql(
+            "DELETE FROM relay_lease WHERE slot = 7; \
+             ALTER TABLE outbox DROP CONSTRAINT outbox_event_id_event_type_key; \
+             ALTER TABLE outbox DROP COLUMN set_aside_at CASCADE; \
+             ALTER TABLE dead_letter DROP CONSTRAINT \
+             dead_letter_consumer_topic_partition_record_offset_key; \
+             CREATE TABLE rest PARTITION OF processed_event DEFAULT",
+        )
         .await;
+    fixture.sql("DROP INDEX outbox_unpublished").await;
     let found = problems(&fixture).await;
-    assert_eq!(found.len(), 2);
+    assert_eq!(found.len(), 7);
     for problem in found {
         let text = problem.to_string();
         let statement = text.split('`').nth(1).unwrap().to_owned();
