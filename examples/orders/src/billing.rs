@@ -19,7 +19,9 @@ pub struct Billing {
 impl Billing {
     /// Billing with an account in each of these currencies.
     pub fn with_accounts(accounts: impl IntoIterator<Item = Currency>) -> Billing {
-        Billing { accounts: accounts.into_iter().collect() }
+        Billing {
+            accounts: accounts.into_iter().collect(),
+        }
     }
 }
 
@@ -32,7 +34,9 @@ impl Handler<OrderConfirmed> for Billing {
         // A rule of the domain: no later attempt would end otherwise, so the event goes to the dead
         // letters at once (RTRY-2). Every other error is retried.
         if !self.accounts.contains(&event.currency) {
-            return Err(HandlerError::permanent("billing has no account in the order's currency"));
+            return Err(HandlerError::permanent(
+                "billing has no account in the order's currency",
+            ));
         }
 
         let invoice_id: i64 = sqlx::query_scalar(

@@ -62,7 +62,11 @@ pub struct Wrong {
 
 impl fmt::Display for Wrong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: expected {}, got {}", self.name, self.expected, self.got)
+        write!(
+            f,
+            "{}: expected {}, got {}",
+            self.name, self.expected, self.got
+        )
     }
 }
 
@@ -99,9 +103,15 @@ fn parse(text: &[u8]) -> Result<Vec<Vector>> {
     }
 
     let file: File = serde_json::from_slice(text)?;
-    ensure!(!file.cases.is_empty(), "`cases` is empty: nothing would be shown");
+    ensure!(
+        !file.cases.is_empty(),
+        "`cases` is empty: nothing would be shown"
+    );
     let vector = |case: Case| -> Result<Vector> {
-        let value = case.value_base64.map(|text| STANDARD.decode(text)).transpose();
+        let value = case
+            .value_base64
+            .map(|text| STANDARD.decode(text))
+            .transpose();
         let reasons: Result<Vec<PoisonReason>, _> = case.reason.iter().map(|r| r.parse()).collect();
         Ok(Vector {
             value: value.context("`value_base64` is not base 64")?,
@@ -174,12 +184,17 @@ mod tests {
     #[test]
     fn a_wrong_verdict_and_a_wrong_reason_are_found() {
         // W10= is `[]`.
-        let right = r#"{"name":"a","value_base64":"W10=","expect":"poison","reason":["not_object"]}"#;
+        let right =
+            r#"{"name":"a","value_base64":"W10=","expect":"poison","reason":["not_object"]}"#;
         let any_reason = r#"{"name":"b","value_base64":"W10=","expect":"poison"}"#;
         let tombstone = r#"{"name":"c","value_base64":null,"expect":"tombstone"}"#;
-        assert_eq!(check(&vectors(&[right, any_reason, tombstone].join(","))), []);
+        assert_eq!(
+            check(&vectors(&[right, any_reason, tombstone].join(","))),
+            []
+        );
 
-        let reason = r#"{"name":"d","value_base64":"W10=","expect":"poison","reason":["empty","nul"]}"#;
+        let reason =
+            r#"{"name":"d","value_base64":"W10=","expect":"poison","reason":["empty","nul"]}"#;
         let verdict = r#"{"name":"e","value_base64":"W10=","expect":"event"}"#;
         let null = r#"{"name":"f","value_base64":null,"expect":"poison"}"#;
         let wrong = check(&vectors(&[right, reason, verdict, null].join(",")));
@@ -200,9 +215,18 @@ mod tests {
             ("", "EOF"),
             ("{}", "missing field `cases`"),
             (r#"{"cases":[]}"#, "`cases` is empty"),
-            (r#"{"cases":[{"name":"a","expect":"tombstone"}]}"#, "missing field `value_base64`"),
-            (r#"{"cases":[{"name":"a","value_base64":null,"expect":"fine"}]}"#, "unknown variant"),
-            (r#"{"cases":[{"name":"a","value_base64":"!","expect":"event"}]}"#, "case `a`"),
+            (
+                r#"{"cases":[{"name":"a","expect":"tombstone"}]}"#,
+                "missing field `value_base64`",
+            ),
+            (
+                r#"{"cases":[{"name":"a","value_base64":null,"expect":"fine"}]}"#,
+                "unknown variant",
+            ),
+            (
+                r#"{"cases":[{"name":"a","value_base64":"!","expect":"event"}]}"#,
+                "case `a`",
+            ),
             (
                 r#"{"cases":[{"name":"a","value_base64":"","expect":"poison","reason":["x"]}]}"#,
                 "`reason` names no reason",

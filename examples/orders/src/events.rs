@@ -6,7 +6,11 @@ use factum::{Currency, Event, PositiveAmount};
 
 /// An order was confirmed: the customer will get it, and has to pay for it.
 #[derive(Debug, Clone, PartialEq, Event)]
-#[event(kind = "order.confirmed.v1", aggregate = "Order", topic = "orders.confirmed")]
+#[event(
+    kind = "order.confirmed.v1",
+    aggregate = "Order",
+    topic = "orders.confirmed"
+)]
 pub struct OrderConfirmed {
     /// The reference that the customer orders under. Kafka's key: what is confirmed under one
     /// reference stays in order.
@@ -24,7 +28,11 @@ pub struct OrderConfirmed {
 
 /// An invoice was issued: the customer can be told.
 #[derive(Debug, Clone, PartialEq, Event)]
-#[event(kind = "invoice.issued.v1", aggregate = "Invoice", topic = "invoices.issued")]
+#[event(
+    kind = "invoice.issued.v1",
+    aggregate = "Invoice",
+    topic = "invoices.issued"
+)]
 pub struct InvoiceIssued {
     /// The series that the invoice belongs to: one for each order reference. Kafka's key.
     #[event(aggregate_id)]

@@ -129,7 +129,9 @@ async fn confirm_and_publish(pool: &PgPool, outbox: &Outbox, clerk: i64) -> fact
     let Some(event) = confirm_next(&mut tx, clerk, confirmed_at).await? else {
         return Ok(false);
     };
-    outbox.publish(&mut tx, event.occurred_at(confirmed_at)).await?;
+    outbox
+        .publish(&mut tx, event.occurred_at(confirmed_at))
+        .await?;
     tx.commit().await?;
     Ok(true)
 }

@@ -12,7 +12,10 @@ use orders::conformance::{Wrong, check, read_file};
 /// Prints each vector that comes out wrong, then a summary. The exit code is 0 when all are right,
 /// 1 when one is wrong, 2 when a file can't be used.
 #[derive(Debug, Parser)]
-#[command(name = "conformance", after_help = "Example:\n  conformance tests/conformance/order-confirmed.json")]
+#[command(
+    name = "conformance",
+    after_help = "Example:\n  conformance tests/conformance/order-confirmed.json"
+)]
 struct Options {
     /// Files of vectors, of the form of tests/conformance/order-confirmed.json
     #[arg(required = true, value_name = "FILE")]
@@ -22,7 +25,11 @@ struct Options {
     json: bool,
 }
 
-#[expect(clippy::print_stdout, clippy::print_stderr, reason = "a command speaks to its user")]
+#[expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command speaks to its user"
+)]
 fn main() -> ExitCode {
     let options = Options::parse();
     let (vectors, wrong) = match run(&options) {
@@ -41,7 +48,11 @@ fn main() -> ExitCode {
         let summary = serde_json::json!({"vectors": vectors, "right": right, "wrong": wrong.len()});
         println!("{summary}");
     }
-    if wrong.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) }
+    if wrong.is_empty() {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(1)
+    }
 }
 
 fn run(options: &Options) -> Result<(usize, Vec<Wrong>)> {

@@ -8,7 +8,11 @@ use clap::Parser as _;
 use orders::demo::{Options, Outcome, run};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-#[expect(clippy::print_stdout, clippy::print_stderr, reason = "a command speaks to its user")]
+#[expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command speaks to its user"
+)]
 #[tokio::main]
 async fn main() -> ExitCode {
     let options = Options::parse();
@@ -16,18 +20,23 @@ async fn main() -> ExitCode {
         eprintln!("error: {text}");
         return ExitCode::from(2);
     }
-    let (mut interrupt, mut terminate) =
-        match (signal(SignalKind::interrupt()), signal(SignalKind::terminate())) {
-            (Ok(interrupt), Ok(terminate)) => (interrupt, terminate),
-            (Err(error), _) | (_, Err(error)) => {
-                eprintln!("error: signals can't be watched: {error}");
-                return ExitCode::FAILURE;
-            }
-        };
+    let (mut interrupt, mut terminate) = match (
+        signal(SignalKind::interrupt()),
+        signal(SignalKind::terminate()),
+    ) {
+        (Ok(interrupt), Ok(terminate)) => (interrupt, terminate),
+        (Err(error), _) | (_, Err(error)) => {
+            eprintln!("error: signals can't be watched: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
     let code = Arc::new(AtomicU8::new(0));
     let told = code.clone();
     let interrupted = async move {
-        told.store(either(&mut interrupt, &mut terminate).await, Ordering::Relaxed);
+        told.store(
+            either(&mut interrupt, &mut terminate).await,
+            Ordering::Relaxed,
+        );
         // A second signal doesn't wait for the tidying up.
         tokio::spawn(async move {
             let code = either(&mut interrupt, &mut terminate).await;
@@ -40,7 +49,11 @@ async fn main() -> ExitCode {
             if options.json {
                 println!("{}", report.json());
             }
-            if report.anomalies.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+            if report.anomalies.is_empty() {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::FAILURE
+            }
         }
         Ok(Outcome::Interrupted) => {
             eprintln!("interrupted; nothing is left behind");

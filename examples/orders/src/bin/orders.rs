@@ -5,7 +5,6 @@
 use factum::sqlx::PgPool;
 use factum::{Config, Service};
 
-
 #[tokio::main]
 async fn main() -> factum::Result {
     orders::start_log();

@@ -69,7 +69,11 @@ impl fmt::Display for Anomaly {
 /// Everything that is wrong. `is_billed` tells the currencies that billing takes: an order in
 /// another one must end in the dead letters.
 pub fn check(facts: &Facts, is_billed: impl Fn(&str) -> bool) -> Vec<Anomaly> {
-    let mut checker = Checker { facts, is_billed, anomalies: Vec::new() };
+    let mut checker = Checker {
+        facts,
+        is_billed,
+        anomalies: Vec::new(),
+    };
     checker.invoices();
     checker.mails();
     checker.topics();
@@ -82,12 +86,15 @@ pub fn check(facts: &Facts, is_billed: impl Fn(&str) -> bool) -> Vec<Anomaly> {
 /// The topic's events in the order of their first record, without repeats.
 pub fn first_records(topic: &Topic) -> impl Iterator<Item = (&str, Position, Uuid, i64)> {
     let mut seen = HashSet::new();
-    topic.records.iter().filter_map(move |record| match record.content {
-        Content::Event { event_id, number } if seen.insert(event_id) => {
-            Some((record.key.as_str(), record.position, event_id, number))
-        }
-        _ => None,
-    })
+    topic
+        .records
+        .iter()
+        .filter_map(move |record| match record.content {
+            Content::Event { event_id, number } if seen.insert(event_id) => {
+                Some((record.key.as_str(), record.position, event_id, number))
+            }
+            _ => None,
+        })
 }
 
 struct Checker<'a, F> {
@@ -110,7 +117,10 @@ impl<F: Fn(&str) -> bool> Checker<'_, F> {
             let there = invoices.get(&order.id).map_or(0, Vec::len);
             let name = format!("order {} of {}", order.id, order.order_ref);
             if !order.confirmed {
-                self.found(AnomalyKind::Lost, format!("{name} was placed and is not confirmed"));
+                self.found(
+                    AnomalyKind::Lost,
+                    format!("{name} was placed and is not confirmed"),
+                );
             }
             match (order.confirmed && (self.is_billed)(&order.currency), there) {
                 (true, 1) | (false, 0) => {}
@@ -126,16 +136,25 @@ impl<F: Fn(&str) -> bool> Checker<'_, F> {
             match orders.get(&invoice.order_id) {
                 None => self.found(
                     AnomalyKind::Phantom,
-                    format!("invoice {} is for order {}, which nobody placed", invoice.id, invoice.order_id),
+                    format!(
+                        "invoice {} is for order {}, which nobody placed",
+                        invoice.id, invoice.order_id
+                    ),
                 ),
                 Some(order) if !says_the_same(invoice, order) => self.found(
                     AnomalyKind::WrongContent,
-                    format!("invoice {} says something else than order {}", invoice.id, order.id),
+                    format!(
+                        "invoice {} says something else than order {}",
+                        invoice.id, order.id
+                    ),
                 ),
                 Some(_) => {}
             }
         }
-        let in_order = facts.invoices.iter().map(|i| (i.order_ref.as_str(), i.order_id));
+        let in_order = facts
+            .invoices
+            .iter()
+            .map(|i| (i.order_ref.as_str(), i.order_id));
         self.ascending("invoices", "order", in_order);
     }
 
@@ -147,17 +166,29 @@ impl<F: Fn(&str) -> bool> Checker<'_, F> {
         for invoice in &facts.invoices {
             match mails.get(&invoice.id).map_or(0, Vec::len) {
                 1 => {}
-                0 => self.found(AnomalyKind::Lost, format!("invoice {} has no mail", invoice.id)),
-                n => self.found(AnomalyKind::Duplicate, format!("invoice {} has {n} mails", invoice.id)),
+                0 => self.found(
+                    AnomalyKind::Lost,
+                    format!("invoice {} has no mail", invoice.id),
+                ),
+                n => self.found(
+                    AnomalyKind::Duplicate,
+                    format!("invoice {} has {n} mails", invoice.id),
+                ),
             }
         }
         for mail in &facts.mails {
             if !invoices.contains(&mail.invoice_id) {
-                let text = format!("mail {} is for invoice {}, which is not there", mail.id, mail.invoice_id);
+                let text = format!(
+                    "mail {} is for invoice {}, which is not there",
+                    mail.id, mail.invoice_id
+                );
                 self.found(AnomalyKind::Phantom, text);
             }
         }
-        let in_order = facts.mails.iter().map(|m| (m.invoice_ref.as_str(), m.invoice_id));
+        let in_order = facts
+            .mails
+            .iter()
+            .map(|m| (m.invoice_ref.as_str(), m.invoice_id));
         self.ascending("mails", "invoice", in_order);
     }
 
@@ -184,50 +215,102 @@ impl<F: Fn(&str) -> bool> Checker<'_, F> {
             self.order_in_topic(topic);
         }
         let facts = self.facts;
-        let confirmed = facts.orders.iter().filter(|o| o.confirmed).map(|o| o.id).collect();
+        let confirmed = facts
+            .orders
+            .iter()
+            .filter(|o| o.confirmed)
+            .map(|o| o.id)
+            .collect();
         self.published(0, "order", &confirmed);
         let issued = facts.invoices.iter().map(|i| i.id).collect();
         self.published(1, "invoice", &issued);
         // An effect carries the id of the event that caused it.
-        self.caused(0, "invoice", facts.invoices.iter().map(|i| (i.id, i.event_id, i.order_id)));
-        self.caused(1, "mail", facts.mails.iter().map(|m| (m.id, m.event_id, m.invoice_id)));
+        self.caused(
+            0,
+            "invoice",
+            facts
+                .invoices
+                .iter()
+                .map(|i| (i.id, i.event_id, i.order_id)),
+        );
+        self.caused(
+            1,
+            "mail",
+            facts.mails.iter().map(|m| (m.id, m.event_id, m.invoice_id)),
+        );
     }
 
     fn partitions(&mut self, topic: &Topic) {
         for (number, partition) in &topic.partitions {
             let name = format!("{}/{number}", topic.name);
             if partition.low > 0 {
-                let text = format!("{name} begins at offset {}: the broker has dropped records", partition.low);
+                let text = format!(
+                    "{name} begins at offset {}: the broker has dropped records",
+                    partition.low
+                );
                 self.found(AnomalyKind::Truncated, text);
             }
-            let here = topic.records.iter().filter(|r| r.position.partition == *number).count() as i64;
+            let here = topic
+                .records
+                .iter()
+                .filter(|r| r.position.partition == *number)
+                .count() as i64;
             if here != partition.high - partition.low {
                 let expected = partition.high - partition.low;
-                self.found(AnomalyKind::Truncated, format!("{name} holds {here} of {expected} records"));
+                self.found(
+                    AnomalyKind::Truncated,
+                    format!("{name} holds {here} of {expected} records"),
+                );
             }
             let committed = partition.committed.unwrap_or(partition.low);
             if committed != partition.high {
-                let text = format!("{}: {name} is committed at {committed}, and ends at {}", topic.consumer, partition.high);
+                let text = format!(
+                    "{}: {name} is committed at {committed}, and ends at {}",
+                    topic.consumer, partition.high
+                );
                 self.found(AnomalyKind::Offset, text);
             }
         }
     }
 
     fn injections(&mut self, topic: &Topic) {
-        let count = |is: fn(&Content) -> bool| topic.records.iter().filter(|r| is(&r.content)).count();
+        let count =
+            |is: fn(&Content) -> bool| topic.records.iter().filter(|r| is(&r.content)).count();
         let injected = topic.injected;
         for (what, here, sent) in [
-            ("poison", count(|c| matches!(c, Content::Poison { .. })), injected.poison),
-            ("unknown types", count(|c| *c == Content::UnknownType), injected.unknown_types),
-            ("tombstones", count(|c| *c == Content::Tombstone), injected.tombstones),
+            (
+                "poison",
+                count(|c| matches!(c, Content::Poison { .. })),
+                injected.poison,
+            ),
+            (
+                "unknown types",
+                count(|c| *c == Content::UnknownType),
+                injected.unknown_types,
+            ),
+            (
+                "tombstones",
+                count(|c| *c == Content::Tombstone),
+                injected.tombstones,
+            ),
         ] {
             if here < sent {
-                self.found(AnomalyKind::Lost, format!("{}: {here} of {sent} {what} are there", topic.name));
+                self.found(
+                    AnomalyKind::Lost,
+                    format!("{}: {here} of {sent} {what} are there", topic.name),
+                );
             }
         }
-        for record in topic.records.iter().filter(|r| r.content == Content::Foreign) {
+        for record in topic
+            .records
+            .iter()
+            .filter(|r| r.content == Content::Foreign)
+        {
             let Position { partition, offset } = record.position;
-            let text = format!("{}/{partition}@{offset} was written by nobody here", topic.name);
+            let text = format!(
+                "{}/{partition}@{offset} was written by nobody here",
+                topic.name
+            );
             self.found(AnomalyKind::Phantom, text);
         }
     }
@@ -238,7 +321,10 @@ impl<F: Fn(&str) -> bool> Checker<'_, F> {
         let mut partitions: BTreeMap<&str, BTreeSet<i32>> = BTreeMap::new();
         for record in &topic.records {
             if matches!(record.content, Content::Event { .. }) {
-                partitions.entry(&record.key).or_default().insert(record.position.partition);
+                partitions
+                    .entry(&record.key)
+                    .or_default()
+                    .insert(record.position.partition);
             }
         }
         for (key, partitions) in partitions {
@@ -253,7 +339,9 @@ impl<F: Fn(&str) -> bool> Checker<'_, F> {
 
     /// Each row has an event in the topic, under one id; and each event there has its row.
     fn published(&mut self, topic: usize, what: &str, rows: &HashSet<i64>) {
-        let Some(topic) = self.facts.topics.get(topic) else { return };
+        let Some(topic) = self.facts.topics.get(topic) else {
+            return;
+        };
         let mut ids: HashMap<i64, HashSet<Uuid>> = HashMap::new();
         for (_, _, event_id, number) in first_records(topic) {
             ids.entry(number).or_default().insert(event_id);
@@ -267,23 +355,40 @@ impl<F: Fn(&str) -> bool> Checker<'_, F> {
                 ),
                 n => self.found(
                     AnomalyKind::Duplicate,
-                    format!("{what} {number} has {n} events with different ids in {}", topic.name),
+                    format!(
+                        "{what} {number} has {n} events with different ids in {}",
+                        topic.name
+                    ),
                 ),
             }
         }
         for number in ids.keys().filter(|number| !rows.contains(number)) {
-            let text = format!("{} has an event of {what} {number}, which is not there", topic.name);
+            let text = format!(
+                "{} has an event of {what} {number}, which is not there",
+                topic.name
+            );
             self.found(AnomalyKind::Phantom, text);
         }
     }
 
-    fn caused(&mut self, topic: usize, what: &str, effects: impl Iterator<Item = (i64, Uuid, i64)>) {
-        let Some(topic) = self.facts.topics.get(topic) else { return };
-        let events: HashMap<Uuid, i64> =
-            first_records(topic).map(|(_, _, event_id, number)| (event_id, number)).collect();
+    fn caused(
+        &mut self,
+        topic: usize,
+        what: &str,
+        effects: impl Iterator<Item = (i64, Uuid, i64)>,
+    ) {
+        let Some(topic) = self.facts.topics.get(topic) else {
+            return;
+        };
+        let events: HashMap<Uuid, i64> = first_records(topic)
+            .map(|(_, _, event_id, number)| (event_id, number))
+            .collect();
         for (id, event_id, number) in effects {
             if events.get(&event_id) != Some(&number) {
-                let text = format!("{what} {id} names event {event_id}, which is no such event in {}", topic.name);
+                let text = format!(
+                    "{what} {id} names event {event_id}, which is no such event in {}",
+                    topic.name
+                );
                 self.found(AnomalyKind::Phantom, text);
             }
         }
@@ -293,8 +398,12 @@ impl<F: Fn(&str) -> bool> Checker<'_, F> {
     /// and nothing else is.
     fn dead_letters(&mut self) {
         let facts = self.facts;
-        let unbilled: HashSet<i64> =
-            facts.orders.iter().filter(|o| !(self.is_billed)(&o.currency)).map(|o| o.id).collect();
+        let unbilled: HashSet<i64> = facts
+            .orders
+            .iter()
+            .filter(|o| !(self.is_billed)(&o.currency))
+            .map(|o| o.id)
+            .collect();
         let mut expected: BTreeMap<(&str, &str, Position), &str> = BTreeMap::new();
         for (index, topic) in facts.topics.iter().enumerate() {
             for record in &topic.records {
@@ -310,13 +419,20 @@ impl<F: Fn(&str) -> bool> Checker<'_, F> {
         }
         let mut there: BTreeMap<(&str, &str, Position), Vec<&str>> = BTreeMap::new();
         for letter in &facts.dead_letters {
-            let place = (letter.consumer.as_str(), letter.topic.as_str(), letter.position);
+            let place = (
+                letter.consumer.as_str(),
+                letter.topic.as_str(),
+                letter.position,
+            );
             there.entry(place).or_default().push(&letter.reason);
         }
         for (place, reason) in &expected {
             let name = place_name(*place);
             match there.get(place).map(Vec::as_slice) {
-                None => self.found(AnomalyKind::DeadLetter, format!("{name} ({reason}) is not set aside")),
+                None => self.found(
+                    AnomalyKind::DeadLetter,
+                    format!("{name} ({reason}) is not set aside"),
+                ),
                 Some([one]) if one == reason => {}
                 Some([one]) => self.found(
                     AnomalyKind::DeadLetter,
@@ -328,16 +444,30 @@ impl<F: Fn(&str) -> bool> Checker<'_, F> {
                 ),
             }
         }
-        for (place, reasons) in there.iter().filter(|(place, _)| !expected.contains_key(place)) {
-            let text = format!("{} is set aside as {}, and is sound", place_name(*place), reasons[0]);
+        for (place, reasons) in there
+            .iter()
+            .filter(|(place, _)| !expected.contains_key(place))
+        {
+            let text = format!(
+                "{} is set aside as {}, and is sound",
+                place_name(*place),
+                reasons[0]
+            );
             self.found(AnomalyKind::DeadLetter, text);
         }
     }
 
     fn outbox(&mut self) {
         for row in &self.facts.unpublished {
-            let state = if row.set_aside { "was set aside by the relay" } else { "was never sent" };
-            self.found(AnomalyKind::Outbox, format!("{} {} {state}", row.event_type, row.event_id));
+            let state = if row.set_aside {
+                "was set aside by the relay"
+            } else {
+                "was never sent"
+            };
+            self.found(
+                AnomalyKind::Outbox,
+                format!("{} {} {state}", row.event_type, row.event_id),
+            );
         }
     }
 }

@@ -27,23 +27,51 @@ const SPOILERS: [Spoiler; 16] = [
         let whole = text(event);
         whole[..whole.len() / 2].to_vec()
     }),
-    (PoisonReason::NotObject, |event| [b"[", text(event).as_slice(), b"]"].concat()),
-    (PoisonReason::Framed, |event| [&[0, 0, 0, 0, 1], text(event).as_slice()].concat()),
-    (PoisonReason::NotUtf8, |event| with_raw(event, b"\"note\":\"\xff\"")),
-    (PoisonReason::DuplicateKey, |event| with_raw(event, b"\"currency\":\"USD\"")),
-    (PoisonReason::MalformedJson, |event| with_raw(event, b"\"note\":\"\\ud800\"")),
-    (PoisonReason::Nul, |event| with_raw(event, b"\"note\":\"a\\u0000b\"")),
+    (PoisonReason::NotObject, |event| {
+        [b"[", text(event).as_slice(), b"]"].concat()
+    }),
+    (PoisonReason::Framed, |event| {
+        [&[0, 0, 0, 0, 1], text(event).as_slice()].concat()
+    }),
+    (PoisonReason::NotUtf8, |event| {
+        with_raw(event, b"\"note\":\"\xff\"")
+    }),
+    (PoisonReason::DuplicateKey, |event| {
+        with_raw(event, b"\"currency\":\"USD\"")
+    }),
+    (PoisonReason::MalformedJson, |event| {
+        with_raw(event, b"\"note\":\"\\ud800\"")
+    }),
+    (PoisonReason::Nul, |event| {
+        with_raw(event, b"\"note\":\"a\\u0000b\"")
+    }),
     (PoisonReason::TooDeep, |event| {
         let note = format!("\"note\":{}{}", "[".repeat(64), "]".repeat(64));
         with_raw(event, note.as_bytes())
     }),
     (PoisonReason::EventType, |event| without(event, "eventType")),
-    (PoisonReason::EventId, |event| with(event, "eventId", json!("7a6c9d2e-3d63-4f54-9a53-2f8a2b0c1d11"))),
-    (PoisonReason::OccurredAt, |event| with(event, "occurredAt", json!("yesterday"))),
-    (PoisonReason::AggregateType, |event| with(event, "aggregateType", json!("Basket"))),
-    (PoisonReason::AggregateId, |event| with(event, "aggregateId", json!("somebody-else"))),
-    (PoisonReason::MissingField, |event| without(event, "currency")),
-    (PoisonReason::InvalidField, |event| with(event, "totalAmount", json!(0))),
+    (PoisonReason::EventId, |event| {
+        with(
+            event,
+            "eventId",
+            json!("7a6c9d2e-3d63-4f54-9a53-2f8a2b0c1d11"),
+        )
+    }),
+    (PoisonReason::OccurredAt, |event| {
+        with(event, "occurredAt", json!("yesterday"))
+    }),
+    (PoisonReason::AggregateType, |event| {
+        with(event, "aggregateType", json!("Basket"))
+    }),
+    (PoisonReason::AggregateId, |event| {
+        with(event, "aggregateId", json!("somebody-else"))
+    }),
+    (PoisonReason::MissingField, |event| {
+        without(event, "currency")
+    }),
+    (PoisonReason::InvalidField, |event| {
+        with(event, "totalAmount", json!(0))
+    }),
 ];
 
 /// Poisons in each topic and round.
@@ -66,9 +94,17 @@ pub struct Injection {
 pub fn injections(rng: &mut Rng, round: u32, sound: &[(&[u8], &[u8])]) -> Vec<Injection> {
     let mut injections = Vec::new();
     let mut add = |mark: String, spoil: &dyn Fn(&Map<String, Value>) -> Option<Vec<u8>>| {
-        let Some((key, value)) = rng.choice(sound.iter().copied()) else { return };
-        let Ok(event) = serde_json::from_slice(value) else { return };
-        injections.push(Injection { key: key.to_vec(), value: spoil(&event), mark });
+        let Some((key, value)) = rng.choice(sound.iter().copied()) else {
+            return;
+        };
+        let Ok(event) = serde_json::from_slice(value) else {
+            return;
+        };
+        injections.push(Injection {
+            key: key.to_vec(),
+            value: spoil(&event),
+            mark,
+        });
     };
     for number in 0..POISONS_PER_ROUND {
         let place = (round * POISONS_PER_ROUND + number) as usize % SPOILERS.len();
@@ -79,7 +115,10 @@ pub fn injections(rng: &mut Rng, round: u32, sound: &[(&[u8], &[u8])]) -> Vec<In
         Some(with(event, "eventType", json!("order.archived.v1")))
     });
     add(UNKNOWN_TYPE.to_owned(), &|event| {
-        let newer = event["eventType"].as_str().unwrap_or_default().replace(".v1", ".v2");
+        let newer = event["eventType"]
+            .as_str()
+            .unwrap_or_default()
+            .replace(".v1", ".v2");
         Some(with(event, "eventType", json!(newer)))
     });
     add(TOMBSTONE.to_owned(), &|_| None);
@@ -123,13 +162,18 @@ mod tests {
     fn rounds(count: u32) -> Vec<Injection> {
         let mut rng = Rng::with_seed(1);
         let sound: [(&[u8], &[u8]); 1] = [(b"A-1", SOUND)];
-        (0..count).flat_map(|round| injections(&mut rng, round, &sound)).collect()
+        (0..count)
+            .flat_map(|round| injections(&mut rng, round, &sound))
+            .collect()
     }
 
     #[test]
     fn every_injection_is_what_its_mark_says() {
         let registry = Registry::new().with::<OrderConfirmed>();
-        assert!(matches!(registry.decode(Some(SOUND)), Decoded::Event(_)), "the base is sound");
+        assert!(
+            matches!(registry.decode(Some(SOUND)), Decoded::Event(_)),
+            "the base is sound"
+        );
         for injection in rounds(4) {
             let mark = match registry.decode(injection.value.as_deref()) {
                 Decoded::Poison(poison) => format!("{POISON}{}", poison.reason()),
@@ -144,7 +188,10 @@ mod tests {
     #[test]
     fn four_rounds_have_every_kind_of_poison() {
         let injections = rounds(4);
-        let poisons = injections.iter().filter(|i| i.mark.starts_with(POISON)).count();
+        let poisons = injections
+            .iter()
+            .filter(|i| i.mark.starts_with(POISON))
+            .count();
         assert_eq!(poisons, SPOILERS.len());
         assert_eq!(injections.len(), 4 * (4 + 3));
     }

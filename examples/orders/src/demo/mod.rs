@@ -7,17 +7,17 @@
 //! - `facts`, `observe`, `check`: what is true afterwards, and what of it is wrong.
 //! - `report`, `progress`: what is said.
 
-mod check;
-mod facts;
-mod injection;
-mod observe;
-mod options;
-mod plan;
-mod progress;
-mod report;
-mod run;
-mod servers;
-mod services;
+pub mod check;
+pub mod facts;
+pub mod injection;
+pub mod observe;
+pub mod options;
+pub mod plan;
+pub mod progress;
+pub mod report;
+pub mod run;
+pub mod servers;
+pub mod services;
 
 use anyhow::Result;
 
@@ -60,12 +60,7 @@ pub async fn run(options: &Options, interrupted: impl Future<Output = ()>) -> Re
     let left = servers.clean_up(options.keep).await;
     let outcome = outcome?;
     if let Some(left) = left? {
-        say(&left);
+        progress::say(&left);
     }
     Ok(outcome)
-}
-
-#[expect(clippy::print_stderr, reason = "a command speaks to its user")]
-fn say(text: &str) {
-    eprintln!("{text}");
 }

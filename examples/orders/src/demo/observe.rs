@@ -61,6 +61,20 @@ impl Progress {
     }
 }
 
+/// The process whose relay is at work, as it wrote it down when it took the lease. It may be dead.
+///
+/// # Errors
+///
+/// The database doesn't answer.
+pub async fn relay_pid(conn: &mut PgConnection) -> Result<Option<u32>> {
+    // The owner is <service>-<process id>-<random>.
+    let owner: Option<String> =
+        sqlx::query_scalar("SELECT owner FROM relay_lease WHERE expires_at > now() LIMIT 1")
+            .fetch_optional(conn)
+            .await?;
+    Ok(owner.and_then(|owner| owner.rsplit('-').nth(1)?.parse().ok()))
+}
+
 /// How many records of a topic its consumer has still to read, by its committed offsets.
 ///
 /// # Errors
@@ -70,7 +84,10 @@ pub async fn lag(kafka: &KafkaSettings, topic: &str, consumer: &str) -> Result<u
     let ends = watermarks(kafka, &[topic], BROKER_LIMIT).await?;
     let committed = inspect::committed_offsets(kafka, consumer, topic, BROKER_LIMIT).await?;
     let behind = ends.iter().map(|range| {
-        let committed = committed.get(&range.partition).copied().unwrap_or(range.low);
+        let committed = committed
+            .get(&range.partition)
+            .copied()
+            .unwrap_or(range.low);
         (range.high - committed).unsigned_abs()
     });
     Ok(behind.sum())
@@ -89,7 +106,9 @@ pub async fn facts(
     let mut facts = tables(conn).await?;
     for (name, consumer) in TOPICS {
         let injected = injected.get(name).copied().unwrap_or_default();
-        facts.topics.push(topic(kafka, name, consumer, injected).await?);
+        facts
+            .topics
+            .push(topic(kafka, name, consumer, injected).await?);
     }
     Ok(facts)
 }
@@ -119,8 +138,9 @@ async fn tables(conn: &mut PgConnection) -> Result<Facts> {
     )
     .fetch_all(&mut *conn)
     .await?;
-    let outbox_rows: i64 =
-        sqlx::query_scalar("SELECT count(*) FROM outbox").fetch_one(&mut *conn).await?;
+    let outbox_rows: i64 = sqlx::query_scalar("SELECT count(*) FROM outbox")
+        .fetch_one(&mut *conn)
+        .await?;
 
     Ok(Facts {
         orders: orders
@@ -135,14 +155,16 @@ async fn tables(conn: &mut PgConnection) -> Result<Facts> {
             .collect(),
         invoices: invoices
             .into_iter()
-            .map(|(id, event_id, order_ref, order_id, total_amount, currency)| Invoice {
-                id,
-                event_id,
-                order_ref,
-                order_id,
-                total_amount,
-                currency,
-            })
+            .map(
+                |(id, event_id, order_ref, order_id, total_amount, currency)| Invoice {
+                    id,
+                    event_id,
+                    order_ref,
+                    order_id,
+                    total_amount,
+                    currency,
+                },
+            )
             .collect(),
         mails: mails
             .into_iter()
@@ -164,7 +186,11 @@ async fn tables(conn: &mut PgConnection) -> Result<Facts> {
             .collect(),
         unpublished: unpublished
             .into_iter()
-            .map(|(event_id, event_type, set_aside)| Unpublished { event_id, event_type, set_aside })
+            .map(|(event_id, event_type, set_aside)| Unpublished {
+                event_id,
+                event_type,
+                set_aside,
+            })
             .collect(),
         outbox_rows: usize::try_from(outbox_rows)?,
         topics: Vec::new(),
@@ -183,19 +209,35 @@ async fn topic(
         .into_iter()
         .map(|range| {
             let committed = committed.get(&range.partition).copied();
-            (range.partition, Partition { low: range.low, high: range.high, committed })
+            (
+                range.partition,
+                Partition {
+                    low: range.low,
+                    high: range.high,
+                    committed,
+                },
+            )
         })
         .collect();
     let records = inspect::read_topic(kafka, name, BROKER_LIMIT)
         .await?
         .into_iter()
         .map(|record| super::facts::Record {
-            position: Position { partition: record.partition, offset: record.offset },
+            position: Position {
+                partition: record.partition,
+                offset: record.offset,
+            },
             key: String::from_utf8_lossy(record.key.as_deref().unwrap_or_default()).into_owned(),
             content: content(&record),
         })
         .collect();
-    Ok(Topic { name: name.to_owned(), consumer: consumer.to_owned(), partitions, records, injected })
+    Ok(Topic {
+        name: name.to_owned(),
+        consumer: consumer.to_owned(),
+        partitions,
+        records,
+        injected,
+    })
 }
 
 /// What a record holds: by the demo's mark if it has one, else by a plain reading of its JSON.
@@ -205,7 +247,9 @@ pub fn content(record: &Record) -> Content {
         return match (&*mark, mark.strip_prefix(POISON)) {
             (UNKNOWN_TYPE, _) => Content::UnknownType,
             (TOMBSTONE, _) => Content::Tombstone,
-            (_, Some(reason)) => Content::Poison { reason: reason.to_owned() },
+            (_, Some(reason)) => Content::Poison {
+                reason: reason.to_owned(),
+            },
             _ => Content::Foreign,
         };
     }

@@ -20,8 +20,11 @@ const UNBILLED_EVERY: u64 = 400;
 /// Rounds of duplicates and poison. The last one comes when all else is done: a late repeat.
 const ROUNDS: u32 = 4;
 
-/// Kills of each service in a large run.
+/// Kills of the relay, of billing and of the mailer in a large run.
 const MOST_KILLS: u64 = 3;
+
+/// So large a part of its gauge's whole a kill may wait for a busy moment.
+const PATIENCE: u64 = 20;
 
 /// A run's script.
 #[derive(Debug, Clone)]
@@ -35,8 +38,10 @@ pub struct Plan {
 /// Something to do once there is enough progress.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Step {
-    /// When: this many of what the gauge counts.
-    pub at: u64,
+    /// When, at the earliest: this many of what the gauge counts.
+    pub from: u64,
+    /// When, at the latest. In between it waits for a busy moment.
+    pub until: u64,
     /// What is counted.
     pub gauge: Gauge,
     /// What to do.
@@ -47,6 +52,8 @@ pub struct Step {
 /// the work on any machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Gauge {
+    /// Orders that are confirmed.
+    Confirmed,
     /// Rows of the outbox that the broker has acknowledged.
     Published,
     /// Invoices.
@@ -59,9 +66,18 @@ pub enum Gauge {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
     /// SIGKILL, and start it again.
-    Kill(ServiceName),
+    Kill(Victim),
     /// A round of duplicates, poison, unknown types and tombstones.
     Inject(Round),
+}
+
+/// Who is killed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Victim {
+    /// A service.
+    Service(ServiceName),
+    /// Whichever service's relay is at work: orders or billing.
+    Relay,
 }
 
 /// A round of injections.
@@ -78,7 +94,10 @@ impl Plan {
     pub fn new(seed: u64, orders: u64) -> Plan {
         let mut rng = Rng::with_seed(seed);
         let orders = place(&mut rng, orders);
-        let billed = orders.iter().filter(|order| is_billed(&order.currency)).count() as u64;
+        let billed = orders
+            .iter()
+            .filter(|order| is_billed(&order.currency))
+            .count() as u64;
         let mut steps = kills(&mut rng, orders.len() as u64, billed);
         steps.extend(rounds(orders.len() as u64, billed));
         Plan { orders, steps }
@@ -86,18 +105,26 @@ impl Plan {
 
     /// How many orders billing writes an invoice for.
     pub fn billed(&self) -> u64 {
-        self.orders.iter().filter(|order| is_billed(&order.currency)).count() as u64
+        self.orders
+            .iter()
+            .filter(|order| is_billed(&order.currency))
+            .count() as u64
     }
 
     /// How many kills there are.
     pub fn kills(&self) -> usize {
-        self.steps.iter().filter(|step| matches!(step.action, Action::Kill(_))).count()
+        self.steps
+            .iter()
+            .filter(|step| matches!(step.action, Action::Kill(_)))
+            .count()
     }
 }
 
 /// Whether billing has an account in that currency.
 pub fn is_billed(currency: &str) -> bool {
-    crate::BILLED_CURRENCIES.iter().any(|billed| billed.code() == currency)
+    crate::BILLED_CURRENCIES
+        .iter()
+        .any(|billed| billed.code() == currency)
 }
 
 fn place(rng: &mut Rng, number: u64) -> Vec<NewOrder> {
@@ -106,10 +133,15 @@ fn place(rng: &mut Rng, number: u64) -> Vec<NewOrder> {
         .map(|place| {
             let reference = rng.u64(1..=references);
             let cents = rng.i64(1..=500_000);
-            let billed = rng.choice(crate::BILLED_CURRENCIES).map_or("EUR", |c| c.code());
+            let billed = rng
+                .choice(crate::BILLED_CURRENCIES)
+                .map_or("EUR", |c| c.code());
             let is_unbilled = place % UNBILLED_EVERY == UNBILLED_EVERY / 2;
             NewOrder {
-                order_ref: format!("C{:05}-{reference:06}", reference.div_ceil(REFERENCES_PER_CUSTOMER)),
+                order_ref: format!(
+                    "C{:05}-{reference:06}",
+                    reference.div_ceil(REFERENCES_PER_CUSTOMER)
+                ),
                 customer_id: reference.div_ceil(REFERENCES_PER_CUSTOMER) as i64,
                 total_amount: cents_of(cents),
                 currency: if is_unbilled { "NOK" } else { billed }.to_owned(),
@@ -123,21 +155,44 @@ fn cents_of(cents: i64) -> BigDecimal {
     BigDecimal::from_str(&format!("{}.{:02}", cents / 100, cents % 100)).unwrap_or_default()
 }
 
-/// Each service is killed some times, at moments spread over its own work but for the very end.
+/// Relay and consumers are killed some times, at moments spread over their work but for the very end;
+/// the order desk once, in the middle.
 fn kills(rng: &mut Rng, orders: u64, billed: u64) -> Vec<Step> {
     let times = (orders / 1_000).clamp(1, MOST_KILLS);
-    let services = [
-        (ServiceName::Orders, Gauge::Published, orders + billed),
-        (ServiceName::Billing, Gauge::Invoices, billed),
-        (ServiceName::Mailer, Gauge::Mails, billed),
+    let victims = [
+        (
+            Victim::Service(ServiceName::Orders),
+            Gauge::Confirmed,
+            orders,
+            1,
+        ),
+        (Victim::Relay, Gauge::Published, orders + billed, times),
+        (
+            Victim::Service(ServiceName::Billing),
+            Gauge::Invoices,
+            billed,
+            times,
+        ),
+        (
+            Victim::Service(ServiceName::Mailer),
+            Gauge::Mails,
+            billed,
+            times,
+        ),
     ];
     let mut steps = Vec::new();
-    for (service, gauge, whole) in services {
+    for (victim, gauge, whole, times) in victims {
         for time in 0..times {
-            // Within its part of the work, and of the last part only the first half.
+            // Within the first half of its share of the work.
             let share = (time as f64 + 0.1 + 0.4 * rng.f64()) / times as f64;
-            let at = (share * whole as f64) as u64;
-            steps.push(Step { at, gauge, action: Action::Kill(service) });
+            let from = (share * whole as f64) as u64;
+            let until = from + whole / PATIENCE;
+            steps.push(Step {
+                from,
+                until,
+                gauge,
+                action: Action::Kill(victim),
+            });
         }
     }
     steps
@@ -148,8 +203,13 @@ fn rounds(orders: u64, billed: u64) -> Vec<Step> {
     let duplicates = (orders + billed).div_ceil(100).div_ceil(u64::from(ROUNDS));
     (0..ROUNDS)
         .map(|number| {
-            let at = billed * u64::from(number + 1) / u64::from(ROUNDS);
-            Step { at, gauge: Gauge::Mails, action: Action::Inject(Round { number, duplicates }) }
+            let from = billed * u64::from(number + 1) / u64::from(ROUNDS);
+            Step {
+                from,
+                until: from,
+                gauge: Gauge::Mails,
+                action: Action::Inject(Round { number, duplicates }),
+            }
         })
         .collect()
 }
@@ -162,7 +222,11 @@ mod tests {
 
     #[test]
     fn a_seed_decides_everything() {
-        let (one, same, other) = (Plan::new(7, 5_000), Plan::new(7, 5_000), Plan::new(8, 5_000));
+        let (one, same, other) = (
+            Plan::new(7, 5_000),
+            Plan::new(7, 5_000),
+            Plan::new(8, 5_000),
+        );
         assert_eq!(one.orders, same.orders);
         assert_eq!(one.steps, same.steps);
         assert_ne!(one.orders, other.orders);
@@ -174,24 +238,40 @@ mod tests {
         for orders in [1, 2, 10, 300, 10_000] {
             let plan = Plan::new(1, orders);
             assert_eq!(plan.orders.len() as u64, orders);
-            let killed: HashSet<_> = plan.steps.iter().map(|step| format!("{:?}", step.action)).collect();
-            for service in ServiceName::ALL {
-                assert!(killed.contains(&format!("{:?}", Action::Kill(service))), "{orders} {service}");
+            let services = ServiceName::ALL.map(Victim::Service);
+            for victim in services.into_iter().chain([Victim::Relay]) {
+                assert!(
+                    plan.steps
+                        .iter()
+                        .any(|step| step.action == Action::Kill(victim)),
+                    "{victim:?}"
+                );
             }
             let whole = |gauge| match gauge {
+                Gauge::Confirmed => orders,
                 Gauge::Published => orders + plan.billed(),
                 Gauge::Invoices | Gauge::Mails => plan.billed(),
             };
             for step in &plan.steps {
-                assert!(step.at <= whole(step.gauge), "{step:?} never comes");
+                assert!(step.until <= whole(step.gauge), "{step:?} never comes");
                 let is_kill = matches!(step.action, Action::Kill(_));
-                assert!(!is_kill || step.at < whole(step.gauge), "{step:?} is not in mid-flight");
+                assert!(
+                    !is_kill || step.until < whole(step.gauge),
+                    "{step:?} is not in mid-flight"
+                );
             }
         }
         let plan = Plan::new(1, 10_000);
-        assert_eq!(plan.kills(), 9);
-        assert!(plan.billed() < 10_000, "some order must break billing's rule");
+        assert_eq!(plan.kills(), 10);
+        assert!(
+            plan.billed() < 10_000,
+            "some order must break billing's rule"
+        );
         let references: HashSet<_> = plan.orders.iter().map(|order| &order.order_ref).collect();
-        assert!((1_000..=1_250).contains(&references.len()), "{}", references.len());
+        assert!(
+            (1_000..=1_250).contains(&references.len()),
+            "{}",
+            references.len()
+        );
     }
 }

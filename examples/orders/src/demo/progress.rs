@@ -1,6 +1,6 @@
 //! Showing how a run goes on: a bar on a terminal, plain lines elsewhere. All on standard error.
 
-use std::io::IsTerminal as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -22,23 +22,31 @@ impl Display {
     pub fn new(length: u64) -> Display {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(Some(length), ProgressDrawTarget::stderr());
-            let color = if std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty()) { "" } else { ".green" };
-            let template = format!("{{elapsed:>4}} [{{bar:40{color}}}] {{pos}}/{{len}} effects  {{msg}}");
+            let color = if std::env::var_os("NO_COLOR").is_some_and(|v| !v.is_empty()) {
+                ""
+            } else {
+                ".green"
+            };
+            let template =
+                format!("{{elapsed:>4}} [{{bar:40{color}}}] {{pos}}/{{len}} effects  {{msg}}");
             if let Ok(style) = ProgressStyle::with_template(&template) {
                 bar.set_style(style.progress_chars("=> "));
             }
             bar.enable_steady_tick(Duration::from_millis(200));
             bar
         });
-        Display { bar, length, next_percent: PLAIN_EVERY_PERCENT }
+        Display {
+            bar,
+            length,
+            next_percent: PLAIN_EVERY_PERCENT,
+        }
     }
 
     /// Tells of something that happened.
-    #[expect(clippy::print_stderr, reason = "a command speaks to its user")]
     pub fn line(&self, text: &str) {
         match &self.bar {
             Some(bar) => bar.println(text),
-            None => eprintln!("{text}"),
+            None => say(text),
         }
     }
 
@@ -50,7 +58,10 @@ impl Display {
         }
         let percent = position * 100 / self.length.max(1);
         if percent >= self.next_percent {
-            self.line(&format!("{percent} %: {position} of {} effects", self.length));
+            self.line(&format!(
+                "{percent} %: {position} of {} effects",
+                self.length
+            ));
             self.next_percent = percent - percent % PLAIN_EVERY_PERCENT + PLAIN_EVERY_PERCENT;
         }
     }
@@ -69,4 +80,9 @@ impl Drop for Display {
             bar.finish_and_clear();
         }
     }
+}
+
+/// Writes a line to standard error. Nobody may be listening any more: that is no reason to stop.
+pub fn say(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
 }

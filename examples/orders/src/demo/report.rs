@@ -40,8 +40,11 @@ impl Report {
     /// Counts.
     pub fn new(facts: &Facts, kills: usize, took: Duration, anomalies: Vec<Anomaly>) -> Report {
         let records = || facts.topics.iter().flat_map(|topic| &topic.records);
-        let set_aside: HashSet<_> =
-            facts.dead_letters.iter().map(|letter| (letter.topic.as_str(), letter.position)).collect();
+        let set_aside: HashSet<_> = facts
+            .dead_letters
+            .iter()
+            .map(|letter| (letter.topic.as_str(), letter.position))
+            .collect();
         let repeats = facts.topics.iter().map(|topic| {
             let events = topic.records.iter().filter(|record| {
                 let is_event = matches!(record.content, Content::Event { .. });
@@ -93,20 +96,40 @@ impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rows = [
             ("events", self.events, "published by the services"),
-            ("deliveries", self.deliveries, "records in the topics, each for one consumer"),
+            (
+                "deliveries",
+                self.deliveries,
+                "records in the topics, each for one consumer",
+            ),
             ("  effects", self.effects, "invoices and mails"),
-            ("  duplicates stopped", self.duplicates, "records that repeat an event"),
-            ("  set aside", self.set_aside, "dead letters: poison, and orders nobody can bill"),
+            (
+                "  duplicates stopped",
+                self.duplicates,
+                "records that repeat an event",
+            ),
+            (
+                "  set aside",
+                self.set_aside,
+                "dead letters: poison, and orders nobody can bill",
+            ),
             ("  skipped", self.skipped, "unknown types and tombstones"),
             ("kills", self.kills, "processes ended by SIGKILL at work"),
-            ("anomalies", self.anomalies.len(), "lost, duplicate, phantom, inverted, …"),
+            (
+                "anomalies",
+                self.anomalies.len(),
+                "lost, duplicate, phantom, inverted, …",
+            ),
         ];
         for (name, number, meaning) in rows {
             writeln!(f, "{name:<22}{number:>10}   {meaning}")?;
         }
         let took = self.took.as_secs_f64();
         let rate = self.events_per_second();
-        write!(f, "{:<22}{rate:>10.0}   in {took:.1} s, kills and their repair included", "events per second")?;
+        write!(
+            f,
+            "{:<22}{rate:>10.0}   in {took:.1} s, kills and their repair included",
+            "events per second"
+        )?;
         let mut kinds: BTreeMap<_, Vec<&Anomaly>> = BTreeMap::new();
         for anomaly in &self.anomalies {
             kinds.entry(anomaly.kind).or_default().push(anomaly);

@@ -13,11 +13,11 @@ use super::facts::{Content, Injected};
 use super::injection::{Injection, MARK, POISON, TOMBSTONE, UNKNOWN_TYPE, injections};
 use super::observe::{self, Progress};
 use super::options::Options;
-use super::plan::{Action, Gauge, Plan, Round, Step, is_billed};
+use super::plan::{Action, Gauge, Plan, Round, Step, Victim, is_billed};
 use super::progress::Display;
 use super::report::Report;
 use super::servers::{BROKER_LIMIT, Servers, TOPICS};
-use super::services::{Ended, Services};
+use super::services::{Ended, ServiceName, Services};
 use crate::orders;
 
 /// How often progress is read.
@@ -28,6 +28,12 @@ const OFFSETS_EVERY: Duration = Duration::from_millis(200);
 
 /// A run that makes no progress for so long has failed. Longer than any lease, session or back-off.
 const STALL_LIMIT: Duration = Duration::from_secs(90);
+
+/// So many events to send keep a relay busy for the moment that a kill takes.
+const BACKLOG: u64 = 100;
+
+/// A kill comes within this time of the moment when it is decided: about as long as a batch takes.
+const MOMENT_MICROS: u64 = 30_000;
 
 /// Orders placed with one statement.
 const PLACED_AT_ONCE: usize = 5_000;
@@ -45,13 +51,19 @@ pub async fn run(options: &Options, seed: u64, servers: &Servers) -> Result<Repo
         "{} orders, seed {seed}: {} kills, {} on {}",
         options.orders,
         plan.kills(),
-        if servers.is_embedded() { "the embedded broker" } else { "Kafka" },
+        if servers.is_embedded() {
+            "the embedded broker"
+        } else {
+            "Kafka"
+        },
         servers.kafka().brokers,
     ));
     servers.prepare(options.orders).await?;
     let mut conn = servers.connect().await?;
     for orders in plan.orders.chunks(PLACED_AT_ONCE) {
-        orders::place(&mut conn, orders).await.map_err(|error| anyhow::anyhow!("placing orders: {error}"))?;
+        orders::place(&mut conn, orders)
+            .await
+            .map_err(|error| anyhow::anyhow!("placing orders: {error}"))?;
     }
     let mut run = Run {
         servers,
@@ -68,13 +80,24 @@ pub async fn run(options: &Options, seed: u64, servers: &Servers) -> Result<Repo
     };
     let failure = run.drive(&mut display).await?;
     display.waiting_for("the services to stop");
-    let Run { services, mut conn, injected, kills, started, last_effect, .. } = run;
+    let Run {
+        services,
+        mut conn,
+        injected,
+        kills,
+        started,
+        last_effect,
+        ..
+    } = run;
     let badly = services.stop().await?;
 
     display.line("checking tables and topics");
     let facts = observe::facts(&mut conn, servers.kafka(), &injected).await?;
     let mut anomalies = check(&facts, is_billed);
-    let service = |text| Anomaly { kind: AnomalyKind::Service, text };
+    let service = |text| Anomaly {
+        kind: AnomalyKind::Service,
+        text,
+    };
     anomalies.extend(failure.map(service));
     anomalies.extend(badly.iter().map(Ended::to_string).map(service));
     Ok(Report::new(&facts, kills, last_effect - started, anomalies))
@@ -133,7 +156,9 @@ impl Run<'_> {
             } else if changed.elapsed() > STALL_LIMIT {
                 let limit = STALL_LIMIT.as_secs();
                 let logs = self.services.logs();
-                return Ok(Some(format!("nothing has moved for {limit} s; waited for {waits_for}\n{logs}")));
+                return Ok(Some(format!(
+                    "nothing has moved for {limit} s; waited for {waits_for}\n{logs}"
+                )));
             }
             // Looking must not slow down what is looked at.
             tokio::time::sleep(LOOK_EVERY.max(cost * 5)).await;
@@ -166,23 +191,36 @@ impl Run<'_> {
     }
 
     async fn take_due_steps(&mut self, progress: Progress, display: &Display) -> Result<()> {
-        let is_due = |step: &Step| {
-            step.at
-                <= match step.gauge {
-                    Gauge::Published => progress.published,
-                    Gauge::Invoices => progress.invoices,
-                    Gauge::Mails => progress.mails,
-                }
-        };
-        let due: Vec<Step> = self.steps.extract_if(.., |step| is_due(step)).collect();
+        let due: Vec<Step> = self
+            .steps
+            .extract_if(.., |step| is_due(step, progress))
+            .collect();
         for step in due {
             match step.action {
-                Action::Kill(service) => {
+                Action::Kill(victim) => {
+                    let Some(service) = self.who_is(victim).await? else {
+                        // No relay is at work: between a kill and the end of the dead one's lease.
+                        self.steps.push(step);
+                        continue;
+                    };
+                    // Progress is read at the same moments of every batch; death comes at any.
+                    let moment = Duration::from_micros(self.rng.u64(..MOMENT_MICROS));
+                    tokio::time::sleep(moment).await;
                     if self.services.kill(service).await? {
                         self.kills += 1;
+                        let Progress {
+                            waiting,
+                            invoices,
+                            mails,
+                            ..
+                        } = progress;
+                        let relay = if victim == Victim::Relay {
+                            ", the relay,"
+                        } else {
+                            ""
+                        };
                         display.line(&format!(
-                            "killed {service}: {} invoices, {} mails so far",
-                            progress.invoices, progress.mails
+                            "killed {service}{relay} at {waiting} events to send, {invoices} invoices, {mails} mails"
                         ));
                     }
                 }
@@ -193,6 +231,16 @@ impl Run<'_> {
             }
         }
         Ok(())
+    }
+
+    async fn who_is(&mut self, victim: Victim) -> Result<Option<ServiceName>> {
+        match victim {
+            Victim::Service(service) => Ok(Some(service)),
+            Victim::Relay => {
+                let pid = observe::relay_pid(&mut self.conn).await?;
+                Ok(pid.and_then(|pid| self.services.with_pid(pid)))
+            }
+        }
     }
 
     /// Sends records a second time, and what nobody can read. Returns how many records.
@@ -211,7 +259,11 @@ impl Run<'_> {
             let repeated = self.rng.choose_multiple(records.iter(), share);
             let mut batch: Vec<OutgoingRecord<'_>> =
                 repeated.iter().map(|record| again(topic, record)).collect();
-            batch.extend(marked.iter().map(|injection| marked_record(topic, injection)));
+            batch.extend(
+                marked
+                    .iter()
+                    .map(|injection| marked_record(topic, injection)),
+            );
             self.rng.shuffle(&mut batch);
             send(kafka, &batch).await?;
             sent += batch.len();
@@ -225,6 +277,19 @@ impl Run<'_> {
         }
         Ok(sent)
     }
+}
+
+/// Whether a step's time has come. A relay is best killed while it has much to send.
+fn is_due(step: &Step, progress: Progress) -> bool {
+    let at = match step.gauge {
+        Gauge::Confirmed => progress.confirmed,
+        Gauge::Published => progress.published,
+        Gauge::Invoices => progress.invoices,
+        Gauge::Mails => progress.mails,
+    };
+    let waits_for_backlog = step.action == Action::Kill(Victim::Relay);
+    let is_good = !waits_for_backlog || progress.waiting >= BACKLOG;
+    at >= step.until || at >= step.from && is_good
 }
 
 /// The same record once more: key, value and headers, byte for byte.

@@ -6,7 +6,9 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, anyhow, bail};
 use factum::sqlx::{self, AssertSqlSafe, Connection as _, PgConnection};
 use factum::{Config, Database, Event as _, migration};
-use factum_kafka::{EmbeddedBroker, KafkaSettings, NewTopic, create_topics, describe_topics, watermarks};
+use factum_kafka::{
+    EmbeddedBroker, KafkaSettings, NewTopic, create_topics, describe_topics, watermarks,
+};
 use factum_testing::postgres::{PostgresBinaries, PostgresServer};
 
 use super::options::Options;
@@ -68,13 +70,19 @@ impl Servers {
         let (postgres, database_url, given_server) = match &options.database_url {
             Some(server) => {
                 let name = format!("factum_demo_{:016x}", fastrand::u64(..));
-                (None, with_database(server, &name)?, Some((server.clone(), name)))
+                (
+                    None,
+                    with_database(server, &name)?,
+                    Some((server.clone(), name)),
+                )
             }
             None => {
                 let started = tokio::task::spawn_blocking(|| {
                     PostgresServer::start(&PostgresBinaries::find()?)
                 });
-                let server = started.await.map_err(|_| anyhow!("starting PostgreSQL panicked"))??;
+                let server = started
+                    .await
+                    .map_err(|_| anyhow!("starting PostgreSQL panicked"))??;
                 let url = server.url();
                 (Some(server), url, None)
             }
@@ -144,7 +152,11 @@ impl Servers {
         let missing: Vec<NewTopic> = names
             .into_iter()
             .filter(|name| there.get(*name).copied().flatten().is_none())
-            .map(|name| NewTopic { name: name.to_owned(), partitions, replication: 1 })
+            .map(|name| NewTopic {
+                name: name.to_owned(),
+                partitions,
+                replication: 1,
+            })
             .collect();
         create_topics(&self.kafka, &missing, BROKER_LIMIT).await?;
         Ok(())
@@ -156,7 +168,9 @@ impl Servers {
     ///
     /// The server doesn't answer.
     pub async fn connect(&self) -> Result<PgConnection> {
-        PgConnection::connect(&self.database_url).await.context("the demo's database does not answer")
+        PgConnection::connect(&self.database_url)
+            .await
+            .context("the demo's database does not answer")
     }
 
     /// How to reach the broker.
@@ -176,18 +190,30 @@ impl Servers {
         let mut environment: BTreeMap<String, String> = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .filter(|(name, _)| {
-                let is_ours = ["FACTUM_", "DATABASE_URL", "PG"].iter().any(|p| name.starts_with(p));
+                let is_ours = ["FACTUM_", "DATABASE_URL", "PG"]
+                    .iter()
+                    .any(|p| name.starts_with(p));
                 !is_ours && !(is_private && name.starts_with("KAFKA_"))
             })
             .collect();
-        let session_timeout = if is_private { SESSION_TIMEOUT_EMBEDDED_MS } else { SESSION_TIMEOUT_MS };
+        let session_timeout = if is_private {
+            SESSION_TIMEOUT_EMBEDDED_MS
+        } else {
+            SESSION_TIMEOUT_MS
+        };
         for (name, value) in [
             ("DATABASE_URL", self.database_url.clone()),
             ("KAFKA_BROKERS", self.kafka.brokers.clone()),
             ("FACTUM_SERVICE", service.to_owned()),
             ("FACTUM_PROFILE", "development".to_owned()),
-            ("KAFKA_CONSUMER_SESSION_TIMEOUT_MS", session_timeout.to_string()),
-            ("KAFKA_CONSUMER_HEARTBEAT_INTERVAL_MS", (session_timeout / 6).to_string()),
+            (
+                "KAFKA_CONSUMER_SESSION_TIMEOUT_MS",
+                session_timeout.to_string(),
+            ),
+            (
+                "KAFKA_CONSUMER_HEARTBEAT_INTERVAL_MS",
+                (session_timeout / 6).to_string(),
+            ),
         ] {
             environment.insert(name.to_owned(), value);
         }
@@ -200,22 +226,28 @@ impl Servers {
     ///
     /// The server refuses.
     pub async fn clean_up(self, keep: bool) -> Result<Option<String>> {
-        let Some((server, name)) = &self.given_server else { return Ok(None) };
+        let Some((server, name)) = &self.given_server else {
+            return Ok(None);
+        };
         if keep {
             return Ok(Some(format!("the database {name} is kept")));
         }
         let mut conn = PgConnection::connect(server).await?;
-        sqlx::raw_sql(AssertSqlSafe(format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)")))
-            .execute(&mut conn)
-            .await
-            .with_context(|| format!("the database {name} could not be dropped"))?;
+        sqlx::raw_sql(AssertSqlSafe(format!(
+            "DROP DATABASE IF EXISTS {name} WITH (FORCE)"
+        )))
+        .execute(&mut conn)
+        .await
+        .with_context(|| format!("the database {name} could not be dropped"))?;
         Ok(None)
     }
 }
 
 /// So many that a partition of the embedded broker stays well below its limit.
 fn partitions_for(orders: u64) -> u32 {
-    let partitions = (orders * BYTES_PER_RECORD).div_ceil(BYTES_PER_PARTITION).max(FEWEST_PARTITIONS);
+    let partitions = (orders * BYTES_PER_RECORD)
+        .div_ceil(BYTES_PER_PARTITION)
+        .max(FEWEST_PARTITIONS);
     u32::try_from(partitions.min(32)).unwrap_or(32)
 }
 
@@ -228,7 +260,9 @@ fn with_database(url: &str, name: &str) -> Result<String> {
     let host_at = base.find("://").map(|at| at + 3).context(
         "FACTUM_DEMO_DATABASE_URL is not of the form postgres://user:password@host:5432/database",
     )?;
-    let end = base[host_at..].find('/').map_or(base.len(), |at| host_at + at);
+    let end = base[host_at..]
+        .find('/')
+        .map_or(base.len(), |at| host_at + at);
     Ok(format!("{}/{name}{query}", &base[..end]))
 }
 
@@ -242,7 +276,10 @@ mod tests {
         assert_eq!(partitions_for(1), 4);
         for orders in [1, 10_000, 50_000, MOST_ORDERS_EMBEDDED] {
             let bytes = orders * BYTES_PER_RECORD / u64::from(partitions_for(orders));
-            assert!(bytes < 4_000_000, "{orders} orders put {bytes} bytes into a partition");
+            assert!(
+                bytes < 4_000_000,
+                "{orders} orders put {bytes} bytes into a partition"
+            );
         }
     }
 
@@ -250,7 +287,10 @@ mod tests {
     fn only_the_database_changes_in_a_url() {
         let changed = with_database("postgres://u:p@h:1/a?sslmode=require", "x").unwrap();
         assert_eq!(changed, "postgres://u:p@h:1/x?sslmode=require");
-        assert_eq!(with_database("postgres://u@h", "x").unwrap(), "postgres://u@h/x");
+        assert_eq!(
+            with_database("postgres://u@h", "x").unwrap(),
+            "postgres://u@h/x"
+        );
         assert!(with_database("h:5432", "x").is_err());
     }
 }

@@ -27,7 +27,7 @@ const LOG_LINES: usize = 40;
 pub enum ServiceName {
     /// Confirms orders and relays.
     Orders,
-    /// Writes invoices; its relay stands by.
+    /// Writes invoices, and relays when the order service doesn't.
     Billing,
     /// Writes mails.
     Mailer,
@@ -35,7 +35,11 @@ pub enum ServiceName {
 
 impl ServiceName {
     /// Every service.
-    pub const ALL: [ServiceName; 3] = [ServiceName::Orders, ServiceName::Billing, ServiceName::Mailer];
+    pub const ALL: [ServiceName; 3] = [
+        ServiceName::Orders,
+        ServiceName::Billing,
+        ServiceName::Mailer,
+    ];
 
     fn as_str(self) -> &'static str {
         match self {
@@ -80,7 +84,11 @@ pub struct Ended {
 
 impl fmt::Display for Ended {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ended by itself ({}); its last lines:\n{}", self.service, self.status, self.log)
+        write!(
+            f,
+            "{} ended by itself ({}); its last lines:\n{}",
+            self.service, self.status, self.log
+        )
     }
 }
 
@@ -92,13 +100,20 @@ impl Services {
     /// One of them can't be started.
     pub fn start(servers: &Servers) -> Result<Services> {
         let program = std::env::current_exe().context("where this program is")?;
-        let directory = program.parent().context("where this program is")?.to_owned();
+        let directory = program
+            .parent()
+            .context("where this program is")?
+            .to_owned();
         let environments = ServiceName::ALL
             .map(|service| (service, servers.environment(service.as_str())))
             .into_iter()
             .collect();
-        let mut services =
-            Services { directory, environments, running: BTreeMap::new(), guard: Guard::start()? };
+        let mut services = Services {
+            directory,
+            environments,
+            running: BTreeMap::new(),
+            guard: Guard::start()?,
+        };
         for service in ServiceName::ALL {
             services.start_one(service)?;
         }
@@ -147,11 +162,22 @@ impl Services {
     ///
     /// It can't be started again.
     pub async fn kill(&mut self, service: ServiceName) -> Result<bool> {
-        let Some(mut running) = self.running.remove(&service) else { return Ok(false) };
+        let Some(mut running) = self.running.remove(&service) else {
+            return Ok(false);
+        };
         let was_alive = running.child.try_wait()?.is_none();
         running.child.kill().await?;
         self.start_one(service)?;
         Ok(was_alive)
+    }
+
+    /// The service with that process id.
+    pub fn with_pid(&self, pid: u32) -> Option<ServiceName> {
+        let found = self
+            .running
+            .iter()
+            .find(|(_, running)| running.child.id() == Some(pid));
+        found.map(|(service, _)| *service)
     }
 
     /// A service that has ended by itself, if there is one. It is not started again.
@@ -162,7 +188,11 @@ impl Services {
     pub fn ended(&mut self) -> Result<Option<Ended>> {
         for (&service, running) in &mut self.running {
             if let Some(status) = running.child.try_wait()? {
-                return Ok(Some(Ended { service, status, log: running.tail() }));
+                return Ok(Some(Ended {
+                    service,
+                    status,
+                    log: running.tail(),
+                }));
             }
         }
         Ok(None)
@@ -170,7 +200,9 @@ impl Services {
 
     /// The last lines of every service's log.
     pub fn logs(&self) -> String {
-        let log = |(service, running): (&ServiceName, &Running)| format!("  {service}:\n{}", running.tail());
+        let log = |(service, running): (&ServiceName, &Running)| {
+            format!("  {service}:\n{}", running.tail())
+        };
         self.running.iter().map(log).collect::<Vec<_>>().join("\n")
     }
 
@@ -197,7 +229,11 @@ impl Services {
                 }
             };
             if !status.success() {
-                badly.push(Ended { service, status, log: running.tail() });
+                badly.push(Ended {
+                    service,
+                    status,
+                    log: running.tail(),
+                });
             }
         }
         Ok(badly)
@@ -207,7 +243,10 @@ impl Services {
 impl Running {
     fn tail(&self) -> String {
         let log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
-        log.iter().map(|line| format!("    {line}")).collect::<Vec<_>>().join("\n")
+        log.iter()
+            .map(|line| format!("    {line}"))
+            .collect::<Vec<_>>()
+            .join("\n")
     }
 }
 

@@ -47,12 +47,23 @@ fn sound() -> Facts {
     let letter = |consumer: &str, topic: &str, offset: i64, reason: &str| DeadLetter {
         consumer: consumer.to_owned(),
         topic: topic.to_owned(),
-        position: Position { partition: 0, offset },
+        position: Position {
+            partition: 0,
+            offset,
+        },
         reason: reason.to_owned(),
     };
-    let confirmed = |order: i64| Content::Event { event_id: order_event(order), number: order };
-    let issued = |invoice: i64| Content::Event { event_id: invoice_event(invoice), number: invoice };
-    let poison = || Content::Poison { reason: "not_object".to_owned() };
+    let confirmed = |order: i64| Content::Event {
+        event_id: order_event(order),
+        number: order,
+    };
+    let issued = |invoice: i64| Content::Event {
+        event_id: invoice_event(invoice),
+        number: invoice,
+    };
+    let poison = || Content::Poison {
+        reason: "not_object".to_owned(),
+    };
     Facts {
         orders: vec![
             order(1, "A", "EUR"),
@@ -60,7 +71,11 @@ fn sound() -> Facts {
             order(3, "A", "EUR"),
             order(4, "B", "NOK"),
         ],
-        invoices: vec![invoice(10, "A", 1), invoice(11, "B", 2), invoice(12, "A", 3)],
+        invoices: vec![
+            invoice(10, "A", 1),
+            invoice(11, "B", 2),
+            invoice(12, "A", 3),
+        ],
         mails: vec![mail(20, "A", 10), mail(21, "B", 11), mail(22, "A", 12)],
         dead_letters: vec![
             letter(BILLING, "orders.confirmed", 3, "permanent"),
@@ -70,42 +85,62 @@ fn sound() -> Facts {
         unpublished: Vec::new(),
         outbox_rows: 7,
         topics: vec![
-            topic("orders.confirmed", BILLING, [
-                ("A", confirmed(1)),
-                ("B", confirmed(2)),
-                ("A", confirmed(3)),
-                ("B", confirmed(4)),
-                ("A", confirmed(1)),
-                ("A", poison()),
-                ("B", Content::UnknownType),
-                ("A", Content::Tombstone),
-            ]),
-            topic("invoices.issued", MAILER, [
-                ("INV-A", issued(10)),
-                ("INV-B", issued(11)),
-                ("INV-A", issued(12)),
-                ("INV-B", issued(11)),
-                ("INV-A", poison()),
-                ("INV-B", Content::UnknownType),
-                ("INV-B", Content::Tombstone),
-            ]),
+            topic(
+                "orders.confirmed",
+                BILLING,
+                [
+                    ("A", confirmed(1)),
+                    ("B", confirmed(2)),
+                    ("A", confirmed(3)),
+                    ("B", confirmed(4)),
+                    ("A", confirmed(1)),
+                    ("A", poison()),
+                    ("B", Content::UnknownType),
+                    ("A", Content::Tombstone),
+                ],
+            ),
+            topic(
+                "invoices.issued",
+                MAILER,
+                [
+                    ("INV-A", issued(10)),
+                    ("INV-B", issued(11)),
+                    ("INV-A", issued(12)),
+                    ("INV-B", issued(11)),
+                    ("INV-A", poison()),
+                    ("INV-B", Content::UnknownType),
+                    ("INV-B", Content::Tombstone),
+                ],
+            ),
         ],
     }
 }
 
 fn topic<const N: usize>(name: &str, consumer: &str, records: [(&str, Content); N]) -> Topic {
     let record = |(offset, (key, content)): (usize, (&str, Content))| Record {
-        position: Position { partition: 0, offset: offset as i64 },
+        position: Position {
+            partition: 0,
+            offset: offset as i64,
+        },
         key: key.to_owned(),
         content,
     };
-    let ends = Partition { low: 0, high: N as i64, committed: Some(N as i64) };
+    let ends = Partition {
+        low: 0,
+        high: N as i64,
+        committed: Some(N as i64),
+    };
     Topic {
         name: name.to_owned(),
         consumer: consumer.to_owned(),
         partitions: BTreeMap::from([(0, ends)]),
         records: records.into_iter().enumerate().map(record).collect(),
-        injected: Injected { duplicates: 1, poison: 1, unknown_types: 1, tombstones: 1 },
+        injected: Injected {
+            duplicates: 1,
+            poison: 1,
+            unknown_types: 1,
+            tombstones: 1,
+        },
     }
 }
 
@@ -113,7 +148,10 @@ fn topic<const N: usize>(name: &str, consumer: &str, records: [(&str, Content); 
 fn found(spoil: impl FnOnce(&mut Facts)) -> Vec<String> {
     let mut facts = sound();
     spoil(&mut facts);
-    check(&facts, is_billed).iter().map(Anomaly::to_string).collect()
+    check(&facts, is_billed)
+        .iter()
+        .map(Anomaly::to_string)
+        .collect()
 }
 
 /// The checker says this and nothing else.
@@ -123,13 +161,23 @@ fn finds_only(expected: &str, spoil: impl FnOnce(&mut Facts)) {
 
 fn finds(expected: &str, spoil: impl FnOnce(&mut Facts)) {
     let found = found(spoil);
-    assert!(found.iter().any(|anomaly| anomaly == expected), "{expected}\nnot in {found:#?}");
+    assert!(
+        found.iter().any(|anomaly| anomaly == expected),
+        "{expected}\nnot in {found:#?}"
+    );
 }
 
 fn append(topic: &mut Topic, key: &str, content: Content) {
     let ends = topic.partitions.get_mut(&0).unwrap();
-    let position = Position { partition: 0, offset: ends.high };
-    topic.records.push(Record { position, key: key.to_owned(), content });
+    let position = Position {
+        partition: 0,
+        offset: ends.high,
+    };
+    topic.records.push(Record {
+        position,
+        key: key.to_owned(),
+        content,
+    });
     ends.high += 1;
     ends.committed = Some(ends.high);
 }
@@ -144,7 +192,12 @@ fn the_report_of_a_sound_history_adds_up() {
     let facts = sound();
     let report = Report::new(&facts, 2, std::time::Duration::from_secs(2), Vec::new());
     assert_eq!(
-        (report.events, report.deliveries, report.effects, report.duplicates),
+        (
+            report.events,
+            report.deliveries,
+            report.effects,
+            report.duplicates
+        ),
         (7, 15, 6, 2)
     );
     assert_eq!((report.set_aside, report.skipped, report.kills), (3, 4, 2));
@@ -160,7 +213,9 @@ fn the_report_of_a_sound_history_adds_up() {
 
 #[test]
 fn a_placed_order_that_is_not_confirmed_is_lost() {
-    finds("lost: order 3 of A was placed and is not confirmed", |f| f.orders[2].confirmed = false);
+    finds("lost: order 3 of A was placed and is not confirmed", |f| {
+        f.orders[2].confirmed = false
+    });
 }
 
 #[test]
@@ -180,7 +235,10 @@ fn an_invoice_without_mail_is_lost() {
 #[test]
 fn a_second_invoice_is_a_duplicate() {
     finds("duplicate: order 1 of A has 2 invoices", |f| {
-        let again = Invoice { id: 13, ..f.invoices[0].clone() };
+        let again = Invoice {
+            id: 13,
+            ..f.invoices[0].clone()
+        };
         f.invoices.push(again);
     });
 }
@@ -188,33 +246,58 @@ fn a_second_invoice_is_a_duplicate() {
 #[test]
 fn a_second_mail_is_a_duplicate() {
     finds("duplicate: invoice 10 has 2 mails", |f| {
-        let again = Mail { id: 23, ..f.mails[0].clone() };
+        let again = Mail {
+            id: 23,
+            ..f.mails[0].clone()
+        };
         f.mails.push(again);
     });
 }
 
 #[test]
 fn an_invoice_for_nothing_is_a_phantom() {
-    finds("phantom: invoice 13 is for order 9, which nobody placed", |f| {
-        let phantom = Invoice { id: 13, order_id: 9, ..f.invoices[0].clone() };
-        f.invoices.push(phantom);
-    });
+    finds(
+        "phantom: invoice 13 is for order 9, which nobody placed",
+        |f| {
+            let phantom = Invoice {
+                id: 13,
+                order_id: 9,
+                ..f.invoices[0].clone()
+            };
+            f.invoices.push(phantom);
+        },
+    );
 }
 
 #[test]
 fn an_invoice_that_must_not_be_is_a_phantom() {
-    finds("phantom: order 4 of B must not be billed and has 1 invoices", |f| {
-        let phantom = Invoice { id: 13, order_id: 4, order_ref: "B".into(), ..f.invoices[0].clone() };
-        f.invoices.push(phantom);
-    });
+    finds(
+        "phantom: order 4 of B must not be billed and has 1 invoices",
+        |f| {
+            let phantom = Invoice {
+                id: 13,
+                order_id: 4,
+                order_ref: "B".into(),
+                ..f.invoices[0].clone()
+            };
+            f.invoices.push(phantom);
+        },
+    );
 }
 
 #[test]
 fn a_mail_for_nothing_is_a_phantom() {
-    finds("phantom: mail 23 is for invoice 99, which is not there", |f| {
-        let phantom = Mail { id: 23, invoice_id: 99, ..f.mails[0].clone() };
-        f.mails.push(phantom);
-    });
+    finds(
+        "phantom: mail 23 is for invoice 99, which is not there",
+        |f| {
+            let phantom = Mail {
+                id: 23,
+                invoice_id: 99,
+                ..f.mails[0].clone()
+            };
+            f.mails.push(phantom);
+        },
+    );
 }
 
 #[test]
@@ -228,45 +311,69 @@ fn an_effect_of_another_event_is_a_phantom() {
 
 #[test]
 fn invoices_in_the_wrong_order_are_an_inversion() {
-    finds_only("inversion: invoices of A: order 1 comes after order 3", |f| {
-        // Written the other way round: the ids follow the writing.
-        let (first, third) = (f.invoices[0].clone(), f.invoices[2].clone());
-        f.invoices[0] = Invoice { id: first.id, ..third.clone() };
-        f.invoices[2] = Invoice { id: third.id, ..first };
-    });
+    finds_only(
+        "inversion: invoices of A: order 1 comes after order 3",
+        |f| {
+            // Written the other way round: the ids follow the writing.
+            let (first, third) = (f.invoices[0].clone(), f.invoices[2].clone());
+            f.invoices[0] = Invoice {
+                id: first.id,
+                ..third.clone()
+            };
+            f.invoices[2] = Invoice {
+                id: third.id,
+                ..first
+            };
+        },
+    );
 }
 
 #[test]
 fn mails_in_the_wrong_order_are_an_inversion() {
-    finds_only("inversion: mails of INV-A: invoice 10 comes after invoice 12", |f| {
-        f.mails.swap(0, 2);
-    });
+    finds_only(
+        "inversion: mails of INV-A: invoice 10 comes after invoice 12",
+        |f| {
+            f.mails.swap(0, 2);
+        },
+    );
 }
 
 #[test]
 fn records_in_the_wrong_order_are_an_inversion() {
-    finds_only("inversion: records in orders.confirmed of A: number 1 comes after number 3", |f| {
-        let records = &mut f.topics[0].records;
-        let first = records[0].content.clone();
-        records[0].content = std::mem::replace(&mut records[2].content, first);
-    });
+    finds_only(
+        "inversion: records in orders.confirmed of A: number 1 comes after number 3",
+        |f| {
+            let records = &mut f.topics[0].records;
+            let first = records[0].content.clone();
+            records[0].content = std::mem::replace(&mut records[2].content, first);
+        },
+    );
 }
 
 #[test]
 fn a_key_in_two_partitions_is_an_inversion() {
-    finds("inversion: orders.confirmed: A is in partitions {0, 1}", |f| {
-        f.topics[0].records[4].position.partition = 1;
-    });
+    finds(
+        "inversion: orders.confirmed: A is in partitions {0, 1}",
+        |f| {
+            f.topics[0].records[4].position.partition = 1;
+        },
+    );
 }
 
 #[test]
 fn an_invoice_that_says_something_else_is_wrong() {
-    finds_only("wrong content: invoice 10 says something else than order 1", |f| {
-        f.invoices[0].total_amount = 999.into();
-    });
-    finds_only("wrong content: invoice 10 says something else than order 1", |f| {
-        f.invoices[0].currency = "USD".to_owned();
-    });
+    finds_only(
+        "wrong content: invoice 10 says something else than order 1",
+        |f| {
+            f.invoices[0].total_amount = 999.into();
+        },
+    );
+    finds_only(
+        "wrong content: invoice 10 says something else than order 1",
+        |f| {
+            f.invoices[0].currency = "USD".to_owned();
+        },
+    );
 }
 
 #[test]
@@ -278,19 +385,42 @@ fn an_event_that_is_not_in_the_topic_is_lost() {
 
 #[test]
 fn a_fact_with_two_event_ids_is_a_duplicate() {
-    finds_only("duplicate: order 1 has 2 events with different ids in orders.confirmed", |f| {
-        append(&mut f.topics[0], "A2", Content::Event { event_id: Uuid::from_u128(7), number: 1 });
-    });
+    finds_only(
+        "duplicate: order 1 has 2 events with different ids in orders.confirmed",
+        |f| {
+            append(
+                &mut f.topics[0],
+                "A2",
+                Content::Event {
+                    event_id: Uuid::from_u128(7),
+                    number: 1,
+                },
+            );
+        },
+    );
 }
 
 #[test]
 fn an_event_of_nothing_is_a_phantom() {
-    finds_only("phantom: invoices.issued has an event of invoice 99, which is not there", |f| {
-        append(&mut f.topics[1], "INV-A", Content::Event { event_id: Uuid::from_u128(7), number: 99 });
-    });
-    finds_only("phantom: orders.confirmed/0@8 was written by nobody here", |f| {
-        append(&mut f.topics[0], "A", Content::Foreign);
-    });
+    finds_only(
+        "phantom: invoices.issued has an event of invoice 99, which is not there",
+        |f| {
+            append(
+                &mut f.topics[1],
+                "INV-A",
+                Content::Event {
+                    event_id: Uuid::from_u128(7),
+                    number: 99,
+                },
+            );
+        },
+    );
+    finds_only(
+        "phantom: orders.confirmed/0@8 was written by nobody here",
+        |f| {
+            append(&mut f.topics[0], "A", Content::Foreign);
+        },
+    );
 }
 
 #[test]
@@ -305,10 +435,13 @@ fn a_poison_that_is_not_set_aside_is_found() {
 
 #[test]
 fn a_poison_that_is_set_aside_twice_is_found() {
-    finds_only("dead letter: billing-order-confirmed: orders.confirmed/0@5 is set aside 2 times", |f| {
-        let again = f.dead_letters[1].clone();
-        f.dead_letters.push(again);
-    });
+    finds_only(
+        "dead letter: billing-order-confirmed: orders.confirmed/0@5 is set aside 2 times",
+        |f| {
+            let again = f.dead_letters[1].clone();
+            f.dead_letters.push(again);
+        },
+    );
 }
 
 #[test]
@@ -324,9 +457,16 @@ fn a_sound_record_that_is_set_aside_is_found() {
     finds_only(
         "dead letter: billing-order-confirmed: orders.confirmed/0@0 is set aside as attempts_exhausted, and is sound",
         |f| {
-            let position = Position { partition: 0, offset: 0 };
+            let position = Position {
+                partition: 0,
+                offset: 0,
+            };
             let reason = "attempts_exhausted".to_owned();
-            let letter = DeadLetter { position, reason, ..f.dead_letters[0].clone() };
+            let letter = DeadLetter {
+                position,
+                reason,
+                ..f.dead_letters[0].clone()
+            };
             f.dead_letters.push(letter);
         },
     );
@@ -334,9 +474,12 @@ fn a_sound_record_that_is_set_aside_is_found() {
 
 #[test]
 fn a_letter_of_a_consumer_that_does_not_read_the_topic_is_found() {
-    finds("dead letter: somebody: orders.confirmed/0@5 is set aside as not_object, and is sound", |f| {
-        f.dead_letters[1].consumer = "somebody".to_owned();
-    });
+    finds(
+        "dead letter: somebody: orders.confirmed/0@5 is set aside as not_object, and is sound",
+        |f| {
+            f.dead_letters[1].consumer = "somebody".to_owned();
+        },
+    );
 }
 
 #[test]
@@ -357,8 +500,12 @@ fn an_event_left_in_the_outbox_is_found() {
         set_aside,
     };
     let name = "order.confirmed.v1 00000000-0000-0000-0000-000000000000";
-    finds_only(&format!("outbox: {name} was never sent"), |f| f.unpublished.push(left(false)));
-    finds_only(&format!("outbox: {name} was set aside by the relay"), |f| f.unpublished.push(left(true)));
+    finds_only(&format!("outbox: {name} was never sent"), |f| {
+        f.unpublished.push(left(false))
+    });
+    finds_only(&format!("outbox: {name} was set aside by the relay"), |f| {
+        f.unpublished.push(left(true))
+    });
 }
 
 #[test]
@@ -394,8 +541,11 @@ fn records_that_the_broker_dropped_are_found() {
 #[test]
 fn an_injection_that_did_not_arrive_is_found() {
     for (what, place) in [("poison", 5), ("unknown types", 6), ("tombstones", 7)] {
-        finds(&format!("lost: orders.confirmed: 0 of 1 {what} are there"), |f| {
-            f.topics[0].records.remove(place);
-        });
+        finds(
+            &format!("lost: orders.confirmed: 0 of 1 {what} are there"),
+            |f| {
+                f.topics[0].records.remove(place);
+            },
+        );
     }
 }
