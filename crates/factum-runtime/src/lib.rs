@@ -5,6 +5,7 @@ mod consumer;
 mod handler;
 mod lane;
 mod maintenance;
+mod parts;
 mod problem;
 mod relay;
 mod service;

@@ -1,6 +1,6 @@
 //! A service: its parts, the checks before it starts, and its end.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
 use std::io;
@@ -9,13 +9,11 @@ use std::time::Duration;
 
 use factum_event::Event;
 use factum_postgres::Database;
-use tokio::task::JoinSet;
-use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use crate::config::Config;
 use crate::consumer::{Consumer, ConsumerContext, ConsumerError};
 use crate::maintenance;
+use crate::parts::{Part, Parts};
 use crate::problem::{Problem, write_list};
 use crate::relay::{Relay, RelayContext, RelayError};
 use crate::signals::ShutdownSignals;
@@ -23,6 +21,8 @@ use crate::start_check::Ready;
 
 /// What is left of the shutdown deadline for the relay and the goodbyes once the lanes had theirs.
 const DRAIN_SHARE: f64 = 0.8;
+/// How long the connections to the database may take to close, at the very end.
+const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
 /// A service: a relay, consumers, or both, with maintenance beside them.
 ///
@@ -157,14 +157,21 @@ impl ServiceBuilder {
     /// As [`run`](ServiceBuilder::run).
     pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> Result<(), ServiceError> {
         let mut shutdown = pin!(shutdown);
-        let started = tokio::select! {
+        let (parts, db) = tokio::select! {
             started = self.start() => started?,
             () = &mut shutdown => return Ok(()),
         };
-        started.run_until(shutdown).await
+        let ended = parts.run_until(shutdown).await;
+        if tokio::time::timeout(CLOSE_LIMIT, db.close()).await.is_err() {
+            tracing::warn!("connections to the database were still lent at the end");
+        }
+        if ended.is_ok() {
+            tracing::info!("stopped in good order");
+        }
+        ended
     }
 
-    async fn start(self) -> Result<Started, ServiceError> {
+    async fn start(self) -> Result<(Parts, Database), ServiceError> {
         for variable in self.config.unused_variables() {
             tracing::warn!(variable, "not a setting of Factum; it is left alone");
         }
@@ -185,7 +192,7 @@ impl ServiceBuilder {
         Ok(self.start_parts(ready))
     }
 
-    fn start_parts(self, ready: Ready) -> Started {
+    fn start_parts(self, ready: Ready) -> (Parts, Database) {
         let ServiceBuilder {
             config,
             relay,
@@ -193,187 +200,54 @@ impl ServiceBuilder {
             consumers,
             ..
         } = self;
-        let mut started = Started {
-            parts: JoinSet::new(),
-            names: HashMap::new(),
-            consuming: CancellationToken::new(),
-            serving: CancellationToken::new(),
-            deadline: config.shutdown_deadline,
-            db: ready.db,
-        };
+        let Ready {
+            db,
+            lanes,
+            max_connections,
+        } = ready;
+        let mut parts = Parts::new(config.shutdown_deadline);
         tracing::info!(
             service = config.service,
             profile = config.profile.as_str(),
             consumers = consumers.len(),
             relay = relay.is_some(),
             maintenance,
-            partitions = ready.lanes,
-            max_connections = ready.max_connections,
+            partitions = lanes,
+            max_connections,
             "started"
         );
         if maintenance {
-            let pass = maintenance::run(started.db.clone(), config.window, started.serving.clone());
-            started.spawn(Part::Maintenance, async {
-                pass.await;
+            let db = db.clone();
+            parts.start(Part::Maintenance, |stop| async move {
+                maintenance::run(db, config.window, stop).await;
                 Ok(())
             });
         }
         if let Some(relay) = relay {
             let context = RelayContext {
-                db: started.db.clone(),
+                db: db.clone(),
                 kafka: config.kafka.clone(),
                 owner: relay_owner(&config.service),
             };
-            let shutdown = started.serving.clone();
-            started.spawn(Part::Relay, async {
-                relay
-                    .run(context, shutdown)
-                    .await
-                    .map_err(ServiceError::Relay)
+            parts.start(Part::Relay, |stop| async move {
+                relay.run(context, stop).await.map_err(ServiceError::Relay)
             });
         }
         for consumer in consumers {
             let name = consumer.name().to_owned();
             let context = ConsumerContext {
-                db: started.db.clone(),
+                db: db.clone(),
                 kafka: config.kafka.clone(),
                 drain_deadline: config.shutdown_deadline.mul_f64(DRAIN_SHARE),
             };
-            let shutdown = started.consuming.clone();
-            started.spawn(Part::Consumer(name.clone()), async {
+            parts.start(Part::Consumer(name.clone()), |stop| async move {
                 consumer
-                    .run(context, shutdown)
+                    .run(context, stop)
                     .await
                     .map_err(|source| ServiceError::Consumer { name, source })
             });
         }
-        started
-    }
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Part {
-    Relay,
-    Maintenance,
-    Consumer(String),
-}
-
-impl fmt::Display for Part {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Part::Relay => f.write_str("the relay"),
-            Part::Maintenance => f.write_str("the maintenance"),
-            Part::Consumer(name) => write!(f, "consumer `{name}`"),
-        }
-    }
-}
-
-/// A service whose parts run.
-struct Started {
-    parts: JoinSet<Result<(), ServiceError>>,
-    names: HashMap<tokio::task::Id, Part>,
-    /// Ends the consumers.
-    consuming: CancellationToken,
-    /// Ends what serves them; later, so that their last events still leave.
-    serving: CancellationToken,
-    deadline: Duration,
-    db: Database,
-}
-
-impl Started {
-    fn spawn(
-        &mut self,
-        part: Part,
-        work: impl Future<Output = Result<(), ServiceError>> + Send + 'static,
-    ) {
-        let id = self.parts.spawn(work).id();
-        self.names.insert(id, part);
-    }
-
-    async fn run_until(
-        mut self,
-        mut shutdown: std::pin::Pin<&mut impl Future<Output = ()>>,
-    ) -> Result<(), ServiceError> {
-        let mut failure = None;
-        let mut stop_at: Option<Instant> = None;
-        while !self.names.is_empty() {
-            tokio::select! {
-                () = &mut shutdown, if stop_at.is_none() => {
-                    stop_at = Some(self.stop());
-                }
-                () = until(stop_at) => {
-                    let running: Vec<String> = self.names.values().map(Part::to_string).collect();
-                    self.parts.abort_all();
-                    tracing::error!(running = running.join(", "), "cut off at the shutdown deadline");
-                    failure.get_or_insert(ServiceError::Deadline { running, after: self.deadline });
-                    break;
-                }
-                Some(ended) = self.parts.join_next_with_id() => {
-                    let (id, result) = match ended {
-                        Ok((id, result)) => (id, Some(result)),
-                        Err(error) => (error.id(), None),
-                    };
-                    let Some(part) = self.names.remove(&id) else { continue };
-                    let error = match result {
-                        Some(Err(error)) => Some(error),
-                        Some(Ok(())) if stop_at.is_none() => {
-                            Some(ServiceError::Ended { part: part.to_string() })
-                        }
-                        Some(Ok(())) => None,
-                        None => Some(ServiceError::Panicked { part: part.to_string() }),
-                    };
-                    match error {
-                        Some(error) => {
-                            tracing::error!(%part, %error, "failed; the service stops");
-                            failure.get_or_insert(error);
-                            stop_at.get_or_insert_with(|| self.stop());
-                        }
-                        None => tracing::info!(%part, "stopped"),
-                    }
-                    if !self.names.values().any(|part| matches!(part, Part::Consumer(_))) {
-                        self.end_serving_if(stop_at.is_some());
-                    }
-                }
-            }
-        }
-        let rest = stop_at.unwrap_or_else(Instant::now);
-        if tokio::time::timeout_at(rest, self.db.close())
-            .await
-            .is_err()
-        {
-            tracing::warn!("connections to the database were still lent at the end");
-        }
-        match failure {
-            None => {
-                tracing::info!("stopped in good order");
-                Ok(())
-            }
-            Some(error) => Err(error),
-        }
-    }
-
-    /// Begins the end and gives the moment when it must be reached.
-    fn stop(&self) -> Instant {
-        self.consuming.cancel();
-        let consumers = self
-            .names
-            .values()
-            .any(|part| matches!(part, Part::Consumer(_)));
-        self.end_serving_if(!consumers);
-        Instant::now() + self.deadline
-    }
-
-    fn end_serving_if(&self, condition: bool) {
-        if condition {
-            self.serving.cancel();
-        }
-    }
-}
-
-async fn until(moment: Option<Instant>) {
-    match moment {
-        Some(moment) => tokio::time::sleep_until(moment).await,
-        None => std::future::pending().await,
+        (parts, db)
     }
 }
 
@@ -437,10 +311,11 @@ impl fmt::Display for ServiceError {
             ),
             ServiceError::Deadline { running, after } => write!(
                 f,
-                "after {} s of shutting down, {} still ran and was cut off; nothing is lost. Raise \
+                "after {} s of shutting down, {} still ran and {} cut off; nothing is lost. Raise \
                  FACTUM_SHUTDOWN_DEADLINE_SECONDS, or shorten the handlers' time limits",
                 after.as_secs_f64(),
-                running.join(" and ")
+                running.join(" and "),
+                if running.len() == 1 { "was" } else { "were" }
             ),
             ServiceError::Signals(error) => write!(
                 f,

@@ -387,3 +387,48 @@ fn schema_problem(place: &str, problem: &SchemaProblem) -> Problem {
 fn first_broker(brokers: &str) -> &str {
     brokers.split(',').next().unwrap_or(brokers)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The texts are written in another crate; here they are taken apart.
+    #[test]
+    fn every_schema_problem_says_what_and_mend() {
+        let problems = [
+            SchemaProblem::MigrationPending {
+                version: 1,
+                name: "base",
+            },
+            SchemaProblem::MissingTable { table: "outbox" },
+            SchemaProblem::MissingColumn {
+                table: "outbox",
+                column: "slot",
+                data_type: "smallint",
+            },
+            SchemaProblem::NoRealDedup {
+                fault: "has another key".to_owned(),
+            },
+            SchemaProblem::DefaultPartition {
+                partition: "rest".to_owned(),
+            },
+            SchemaProblem::NoPartitionForToday,
+            SchemaProblem::MissingPartialIndex {
+                index: "outbox_unpublished",
+            },
+        ];
+        for problem in problems {
+            let told = schema_problem("PostgreSQL at db:5432/orders", &problem);
+            assert_eq!(
+                problem.to_string(),
+                format!("{}: {}; {}", told.rule(), told.what(), told.mend())
+            );
+        }
+    }
+
+    #[test]
+    fn the_first_broker_is_shown_in_commands() {
+        assert_eq!(first_broker("a:1,b:2"), "a:1");
+        assert_eq!(first_broker("a:1"), "a:1");
+    }
+}
