@@ -61,8 +61,15 @@ pub(crate) fn example(
             }
             screen.advance("building", built.len() as u64, total);
         }
-        // Cargo's own list of what it compiles is what the bar tells; errors and warnings stay.
-        From::Stderr => complaints.push(line.to_owned()),
+        // What makes us wait is told at once. Cargo's list of what it compiles is what the bar
+        // tells; the rest matters if the build fails.
+        From::Stderr => {
+            let word = line.split_whitespace().next().unwrap_or_default();
+            if matches!(word, "Blocking" | "Downloading" | "Updating") {
+                screen.note(line);
+            }
+            complaints.push(line.to_owned());
+        }
     });
     screen.clear();
     if !status?.success() {

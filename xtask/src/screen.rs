@@ -70,9 +70,9 @@ impl Screen {
         self.json
     }
 
-    /// Whether programs that we run may colour what they print.
-    pub(crate) fn is_coloured(&self) -> bool {
-        self.colour
+    /// `always` or `never`: what programs that we run are told about colour.
+    pub(crate) fn colour(&self) -> &'static str {
+        if self.colour { "always" } else { "never" }
     }
 
     /// A line of data.

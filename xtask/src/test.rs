@@ -211,79 +211,53 @@ impl Run<'_> {
     fn step(&mut self, step: Step) -> Result<Outcome> {
         match step {
             Step::Format => {
-                let own = self.all_succeed(&[&["fmt", "--all", "--check"]])?;
-                let examples =
-                    self.all_succeed(&[&["fmt", "--all", "--check", "--manifest-path", EXAMPLES]])?;
-                Ok(outcome(own && examples))
+                let colour = self.screen.colour();
+                Ok(outcome(self.all_succeed(&[
+                    format!("fmt --all --check -- --color {colour}"),
+                    format!("fmt --all --check --manifest-path {EXAMPLES} -- --color {colour}"),
+                ])?))
             }
             Step::Lint => {
-                let lint = |manifest| {
-                    [
-                        "clippy",
-                        "--workspace",
-                        "--all-targets",
-                        "--all-features",
-                        "--keep-going",
-                        "--manifest-path",
-                        manifest,
-                        "--",
-                        "-D",
-                        "warnings",
-                    ]
-                };
-                Ok(outcome(
-                    self.all_succeed(&[&lint("Cargo.toml"), &lint(EXAMPLES)])?,
-                ))
+                const ALL: &str = "--workspace --all-targets --all-features --keep-going";
+                Ok(outcome(self.all_succeed(&[
+                    format!("clippy {ALL} -- -D warnings"),
+                    format!("clippy {ALL} --manifest-path {EXAMPLES} -- -D warnings"),
+                ])?))
             }
             Step::Docs => {
-                let mut command = self.cargo(&[
-                    "doc",
-                    "--workspace",
-                    "--all-features",
-                    "--no-deps",
-                    "--keep-going",
-                ]);
+                let mut command =
+                    self.cargo("doc --workspace --all-features --no-deps --keep-going");
                 command.env("RUSTDOCFLAGS", "-D warnings");
                 Ok(outcome(self.succeeds(&mut command)?))
             }
             Step::Tidy => Ok(outcome(tidy::check(self.screen)?.is_empty())),
-            Step::Tests => self.tests(&["test", "--workspace", "--all-features", "--no-fail-fast"]),
-            Step::Examples => self.tests(&[
-                "test",
-                "--workspace",
-                "--no-fail-fast",
-                "--manifest-path",
-                EXAMPLES,
-            ]),
+            Step::Tests => self.tests("test --workspace --all-features --no-fail-fast"),
+            Step::Examples => self.tests(&format!(
+                "test --workspace --no-fail-fast --manifest-path {EXAMPLES}"
+            )),
             Step::Postgres(major) => self.on_postgres(major),
             Step::Conformance => Ok(outcome(conformance::check(self.screen, &[])?.all_right())),
             Step::Licences => self.licences(),
         }
     }
 
-    fn cargo(&self, arguments: &[&str]) -> Command {
+    /// Cargo with these words, none of which holds a blank.
+    fn cargo(&self, words: &str) -> Command {
         let mut command = Command::new(cargo());
         command
-            .args(arguments)
+            .args(words.split_whitespace())
             .current_dir(root())
             // One for both workspaces, so that librdkafka is built once.
             .env("CARGO_TARGET_DIR", &self.target_dir)
-            .env(
-                "CARGO_TERM_COLOR",
-                if self.screen.is_coloured() {
-                    "always"
-                } else {
-                    "never"
-                },
-            );
+            .env("CARGO_TERM_COLOR", self.screen.colour());
         command
     }
 
-    fn all_succeed(&self, commands: &[&[&str]]) -> Result<bool> {
+    fn all_succeed(&self, commands: &[String]) -> Result<bool> {
         let mut all = true;
-        for arguments in commands {
+        for words in commands {
             // Each is run, so that one round shows everything.
-            all &= self.succeeds(&mut self.cargo(arguments))?;
+            all &= self.succeeds(&mut self.cargo(words))?;
         }
         Ok(all)
     }
@@ -301,8 +275,8 @@ impl Run<'_> {
     }
 
     /// Tests under cargo, with both servers.
-    fn tests(&mut self, arguments: &[&str]) -> Result<Outcome> {
-        let mut command = self.cargo(arguments);
+    fn tests(&mut self, words: &str) -> Result<Outcome> {
+        let mut command = self.cargo(words);
         command
             .env(DATABASE_URL, self.servers.database_url(self.screen)?)
             .env(BROKERS, self.servers.brokers(self.screen)?);
@@ -335,8 +309,9 @@ impl Run<'_> {
 
     /// The test programs of a package, built in the same manner as for the step `tests`.
     fn test_programs(&self, package: &str) -> Result<Vec<PathBuf>> {
-        let mut command = self.cargo(&["test", "--workspace", "--all-features", "--no-run"]);
-        command.args(["--message-format", "json-render-diagnostics"]);
+        let mut command = self.cargo(
+            "test --workspace --all-features --no-run --message-format json-render-diagnostics",
+        );
         let mut programs = Vec::new();
         let manifest = root().join("crates").join(package).join("Cargo.toml");
         let status = stream(&mut command, |from, line| match from {
@@ -372,27 +347,16 @@ impl Run<'_> {
     }
 
     fn licences(&self) -> Result<Outcome> {
-        let mut asked = self.cargo(&["deny", "--version"]);
-        if !stream(&mut asked, |_, _| {})?.success() {
+        if !stream(&mut self.cargo("deny --version"), |_, _| {})?.success() {
             return Ok(Outcome::Skipped(
                 "not installed; run: cargo install --locked cargo-deny".to_owned(),
             ));
         }
-        let mut all = true;
-        for manifest in ["Cargo.toml", EXAMPLES] {
-            all &= self.all_succeed(&[&[
-                "deny",
-                "--manifest-path",
-                manifest,
-                "check",
-                "--config",
-                "deny.toml",
-                "bans",
-                "licenses",
-                "sources",
-            ]])?;
-        }
-        Ok(outcome(all))
+        const CHECK: &str = "check --hide-inclusion-graph bans licenses sources";
+        Ok(outcome(self.all_succeed(&[
+            format!("deny {CHECK}"),
+            format!("deny --manifest-path {EXAMPLES} --config deny.toml {CHECK}"),
+        ])?))
     }
 }
 
