@@ -75,7 +75,10 @@ async fn case_03_killed_before_and_after_commit(on: On) {
         .await;
     let waiting = async || {
         scene
-            .count("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+            .count(
+                "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+                 AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+            )
             .await
     };
     for _ in 0..2 {

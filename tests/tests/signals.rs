@@ -112,9 +112,13 @@ async fn held(deadline_seconds: &str) -> (Scene, PgConnection, Process) {
     (scene, holder, process)
 }
 
+/// How many sessions of this test's database wait for an advisory lock.
 async fn waiting(scene: &Scene) -> i64 {
     scene
-        .count("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+        .count(
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted
+             AND database = (SELECT oid FROM pg_database WHERE datname = current_database())",
+        )
         .await
 }
 
