@@ -592,7 +592,7 @@ impl<'a, 'b> Attempt<'a, 'b> {
                     return Err(self.not_acknowledged(record.topic, false));
                 }
                 Some(Code::Fatal) => {
-                    self.producer.spent.store(true, Ordering::Release);
+                    self.producer.withdraw();
                     return Err(self.not_acknowledged(record.topic, false));
                 }
                 Some(Code::MessageSizeTooLarge) => {
@@ -606,7 +606,11 @@ impl<'a, 'b> Attempt<'a, 'b> {
                         ),
                     ));
                 }
-                Some(code) => return Err(refusal(code, record.topic)),
+                Some(code) => {
+                    // The topic may have been made anew with fewer partitions.
+                    lock(&self.producer.topics).remove(record.topic);
+                    return Err(refusal(code, record.topic));
+                }
                 None => {
                     return Err(SendError::new(
                         SendErrorKind::Permanent,
@@ -621,6 +625,7 @@ impl<'a, 'b> Attempt<'a, 'b> {
     async fn collect(&mut self) {
         let mut withdrawn = self.producer.is_fatal();
         let mut limit = if withdrawn {
+            self.producer.withdraw();
             Instant::now() + self.producer.withdrawal_limit()
         } else {
             self.deadline

@@ -246,12 +246,17 @@ impl RelayStore {
     pub async fn mark_published(&self, lease: &Lease, ids: &[i64]) -> Result<u64, DatabaseError> {
         let done = self
             .run("mark outbox rows as published", async |conn| {
+                // By the primary key, whatever the statistics say. A plan kept from when the table was
+                // empty reads all of a backlog for every batch (1,300 ms for 1,000 of 100,000 rows
+                // instead of 20), so none is kept; and the condition is written so that the partial
+                // indexes, which grow with the backlog, don't fit.
                 sqlx::query(
                     "UPDATE outbox AS o SET published_at = clock_timestamp() \
-                     WHERE o.id = ANY($3) AND o.published_at IS NULL \
+                     WHERE o.id = ANY($3) AND coalesce(o.published_at, 'infinity') = 'infinity' \
                        AND o.slot = ANY(ARRAY(SELECT l.slot FROM relay_lease AS l \
                                               WHERE l.owner = $1 AND l.token = $2))",
                 )
+                .persistent(false)
                 .bind(&self.owner)
                 .bind(lease.token)
                 .bind(ids)

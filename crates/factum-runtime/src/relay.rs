@@ -355,12 +355,15 @@ impl Running {
                 .collect();
             producer.send_all(&batch).await
         };
-        if producer.is_fatal() {
+        let spent = producer.is_fatal();
+        if spent {
             // Dropped, and the next send makes a new one: what it knew is in the table.
             self.count(&self.relay.stats.producer_rebuilds, 1);
         } else {
             self.producer = Some(producer);
         }
+        // The broker refuses a batch as a whole: that proves nothing about a single row of it.
+        let told_apart = !spent || rows.len() == 1;
         let published: Vec<i64> = rows
             .iter()
             .zip(&outcomes)
@@ -373,16 +376,28 @@ impl Running {
         let mut answered = !published.is_empty();
         let mut all_held = true;
         let mut trouble = false;
+        let mut refused_together = 0_u32;
+        let mut failed_keys: HashSet<&str> = HashSet::new();
         for (row, outcome) in rows.iter().zip(outcomes) {
             let Err(error) = outcome else {
                 self.held.let_go(&row.key);
                 continue;
             };
+            let first_of_key = failed_keys.insert(&row.key);
             match error.kind() {
                 SendErrorKind::Held => {}
+                SendErrorKind::Permanent if !first_of_key => {
+                    self.count(&self.relay.stats.failed, 1);
+                }
                 SendErrorKind::Permanent => {
                     answered = true;
-                    all_held &= self.refused(lease, row, &error).await?;
+                    self.count(&self.relay.stats.failed, 1);
+                    all_held &= if told_apart {
+                        self.refused(lease, row, &error).await?
+                    } else {
+                        refused_together += 1;
+                        self.held.hold(&row.key, true)
+                    };
                 }
                 _ => {
                     trouble = true;
@@ -390,11 +405,20 @@ impl Running {
                     self.broker.note(&error);
                     // With others flowing, something is wrong with this topic or partition only, so its
                     // keys wait, each for itself. Else the whole relay does.
-                    if error.kind() == SendErrorKind::Retriable && !published.is_empty() {
+                    if error.kind() == SendErrorKind::Retriable
+                        && first_of_key
+                        && !published.is_empty()
+                    {
                         all_held &= self.held.hold(&row.key, false);
                     }
                 }
             }
+        }
+        if refused_together > 0 {
+            tracing::warn!(
+                rows = refused_together,
+                "the broker refused rows of one batch together; each is tried alone"
+            );
         }
         if !trouble {
             self.broker.over();
@@ -446,7 +470,6 @@ impl Running {
         row: &OutboxRow,
         error: &SendError,
     ) -> Result<bool, Halt> {
-        self.count(&self.relay.stats.failed, 1);
         let text = error.to_string();
         let attempts = self.store.record_failure(lease, row.id, &text).await?;
         if attempts == 0 {
