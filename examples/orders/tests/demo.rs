@@ -6,6 +6,9 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use factum::sqlx::{self, Connection as _, PgConnection};
+use factum_testing::kafka::KafkaServer;
+use factum_testing::postgres::{PostgresBinaries, PostgresServer};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tempfile::TempDir;
@@ -69,6 +72,46 @@ fn a_wrong_use_is_told() {
     }
 }
 
+#[test]
+fn given_servers_are_used_and_left_as_they_were() {
+    let kafka = KafkaServer::start().unwrap();
+    let postgres = PostgresServer::start(&PostgresBinaries::find().unwrap()).unwrap();
+    let run = || {
+        demo(&["--orders", "100", "--seed", "1", "--json"])
+            .env("FACTUM_DEMO_DATABASE_URL", postgres.url())
+            .env("FACTUM_DEMO_BROKERS", kafka.bootstrap())
+            .output()
+            .unwrap()
+    };
+    let output = run();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    let stdout = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{stdout}{stderr}");
+    assert!(stderr.contains(&kafka.bootstrap()), "{stderr}");
+
+    // The topics hold records now, so the next run would count them: it refuses.
+    let output = run();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(
+        stderr.contains("--delete --topic orders.confirmed"),
+        "{stderr}"
+    );
+
+    // Neither run has left its database.
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let left: Vec<String> = runtime.block_on(async {
+        let mut conn = PgConnection::connect(&postgres.url()).await.unwrap();
+        sqlx::query_scalar(
+            "SELECT datname::text FROM pg_database WHERE datname LIKE 'factum_demo_%'",
+        )
+        .fetch_all(&mut conn)
+        .await
+        .unwrap()
+    });
+    assert!(left.is_empty(), "{left:?}");
+}
+
 /// A run that is under way, with a mark in the environment of all its processes and a directory of
 /// its own for temporary files.
 struct UnderWay {
@@ -80,8 +123,8 @@ struct UnderWay {
 impl UnderWay {
     fn start() -> UnderWay {
         let directory = TempDir::new().unwrap();
-        // PostgreSQL doesn't run as root: as root, another user must be able to enter.
-        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
+        // As root, PostgreSQL runs as another user, who must be able to tidy up here as in /tmp.
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o1777)).unwrap();
         let mark = format!("ORDERS_DEMO_TEST={}", directory.path().display());
         let mut demo = demo(&["--orders", "20000"])
             .env("TMPDIR", directory.path())

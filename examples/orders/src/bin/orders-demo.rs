@@ -1,10 +1,12 @@
 //! The demo of the example: see `orders::demo`.
 
+use std::io::Write as _;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use clap::Parser as _;
+use orders::demo::progress::say;
 use orders::demo::{Options, Outcome, run};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -17,7 +19,7 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 async fn main() -> ExitCode {
     let options = Options::parse();
     if let Err(text) = options.check() {
-        eprintln!("error: {text}");
+        say(&format!("error: {text}"));
         return ExitCode::from(2);
     }
     let (mut interrupt, mut terminate) = match (
@@ -26,7 +28,7 @@ async fn main() -> ExitCode {
     ) {
         (Ok(interrupt), Ok(terminate)) => (interrupt, terminate),
         (Err(error), _) | (_, Err(error)) => {
-            eprintln!("error: signals can't be watched: {error}");
+            say(&format!("error: signals can't be watched: {error}"));
             return ExitCode::FAILURE;
         }
     };
@@ -45,10 +47,12 @@ async fn main() -> ExitCode {
     };
     match run(&options, interrupted).await {
         Ok(Outcome::Done(report)) => {
-            println!("{report}");
+            let mut text = report.to_string();
             if options.json {
-                println!("{}", report.json());
+                text = format!("{text}\n{}", report.json());
             }
+            // As with `say`: whoever has stopped listening has the exit code.
+            let _ = writeln!(std::io::stdout(), "{text}");
             if report.anomalies.is_empty() {
                 ExitCode::SUCCESS
             } else {
@@ -56,11 +60,11 @@ async fn main() -> ExitCode {
             }
         }
         Ok(Outcome::Interrupted) => {
-            eprintln!("interrupted; nothing is left behind");
+            say("interrupted; nothing is left behind");
             ExitCode::from(code.load(Ordering::Relaxed))
         }
         Err(error) => {
-            eprintln!("error: {error:#}");
+            say(&format!("error: {error:#}"));
             ExitCode::FAILURE
         }
     }

@@ -78,6 +78,7 @@ pub async fn run(options: &Options, seed: u64, servers: &Servers) -> Result<Repo
         started: Instant::now(),
         last_effect: Instant::now(),
     };
+    display.line("orders, billing and mailer run");
     let failure = run.drive(&mut display).await?;
     display.waiting_for("the services to stop");
     let Run {
