@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use factum::sqlx::{self, Connection as _};
 use factum::{
-    Config, Consumer, Event as _, Problem, Profile, Service, ServiceBuilder, ServiceError,
+    Config, Consumer, Event as _, Outbox, Problem, Profile, Service, ServiceBuilder, ServiceError,
 };
 use factum_testing::eventually;
 use factum_tests::{
-    Entry as _, LIMIT, On, Recorder, Running, Scene, effects_of, entry_on_topic, on_both_brokers,
+    Entry as _, LIMIT, On, Recorder, Running, Scene, effects_of, entry_on_topic, envelope,
+    on_both_brokers,
 };
 
 entry_on_topic!(there, "t.start.there");
@@ -375,12 +376,26 @@ async fn own_topics_are_created_in_development_only() {
     let service = Service::builder(scene.config(&[]))
         .publishes::<created::Posted>()
         .create_topics(3)
-        .relay();
+        .relay()
+        .consumer(Consumer::named(NAME).handler::<created::Posted>(Recorder::of(NAME)));
     let running = Running::start(service);
-    eventually(LIMIT, "the topic", async || {
-        scene.broker.end_offsets(created::Posted::TOPIC).await.len() == 3
-    })
-    .await;
+    let mut connection = scene.database.connect().await;
+    Outbox::new()
+        .publish(
+            &mut connection,
+            envelope(created::Posted::entry("a", 1, "")),
+        )
+        .await
+        .expect("a row in the outbox");
+    connection
+        .close()
+        .await
+        .expect("a connection can be closed");
+    scene.await_effects(NAME, &effects_of("a", 1)).await;
+    assert_eq!(
+        scene.broker.end_offsets(created::Posted::TOPIC).await.len(),
+        3
+    );
     running.stop().await;
 }
 

@@ -122,9 +122,10 @@ pub use factum_macros::{Event, Snapshot};
 #[doc(inline)]
 pub use factum_runtime::{
     BatchHandler, Config, ConfigError, Consumer, ConsumerError, ConsumerStats, Database,
-    DatabaseError, DatabaseSettings, Handler, LaneError, Outbox, Problem, Profile, Publication,
-    PublishError, Relay, RelayError, RelayStats, Service, ServiceBuilder, ServiceError, StartAt,
-    TombstonePolicy, Tx, UnknownPolicy, Window, migration, new_event_id,
+    DatabaseError, DatabaseSettings, ErrorKind, Handler, KafkaSettings, LaneError,
+    MaintenanceReport, Outbox, Problem, Profile, Publication, PublishError, Relay, RelayError,
+    RelayStats, SaslMechanism, Security, Service, ServiceBuilder, ServiceError, StartAt,
+    TombstonePolicy, Tx, UnknownPolicy, Window, maintain, migration, new_event_id,
 };
 
 pub use bigdecimal;
