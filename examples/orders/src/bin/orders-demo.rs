@@ -10,11 +10,6 @@ use orders::demo::progress::say;
 use orders::demo::{Options, Outcome, run};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-#[expect(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a command speaks to its user"
-)]
 #[tokio::main]
 async fn main() -> ExitCode {
     let options = Options::parse();

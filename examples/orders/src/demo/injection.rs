@@ -17,11 +17,14 @@ pub const TOMBSTONE: &str = "tombstone";
 /// Begins the [`MARK`] of a poison; the reason follows.
 pub const POISON: &str = "poison:";
 
-/// A way to spoil a record, and the reason that the consumer must give for it.
-type Spoiler = (PoisonReason, fn(&Map<String, Value>) -> Vec<u8>);
+/// An event as JSON.
+type Event = Map<String, Value>;
 
-/// Every kind of poison, each made from a sound event.
-const SPOILERS: [Spoiler; 16] = [
+/// A way to spoil an event.
+type Spoil = fn(&Event) -> Vec<u8>;
+
+/// Every kind of poison, each made from a sound event, and the reason that the consumer must give.
+const SPOILERS: [(PoisonReason, Spoil); 16] = [
     (PoisonReason::Empty, |_| Vec::new()),
     (PoisonReason::MalformedJson, |event| {
         let whole = text(event);
@@ -92,57 +95,56 @@ pub struct Injection {
 /// poisons (another four kinds each round), an event of a type that nobody knows, a later version of
 /// the topic's own type, and a record without a value.
 pub fn injections(rng: &mut Rng, round: u32, sound: &[(&[u8], &[u8])]) -> Vec<Injection> {
+    let first = (round * POISONS_PER_ROUND) as usize;
+    let poisons = SPOILERS.iter().cycle().skip(first % SPOILERS.len());
+    let mut wanted: Vec<(String, Option<Spoil>)> = poisons
+        .take(POISONS_PER_ROUND as usize)
+        .map(|(reason, spoil)| (format!("{POISON}{reason}"), Some(*spoil)))
+        .collect();
+    let unknown: Spoil = |event| with(event, "eventType", json!("order.archived.v1"));
+    let newer: Spoil = |event| {
+        let own = event["eventType"].as_str().unwrap_or_default();
+        with(event, "eventType", json!(own.replace(".v1", ".v2")))
+    };
+    wanted.push((UNKNOWN_TYPE.to_owned(), Some(unknown)));
+    wanted.push((UNKNOWN_TYPE.to_owned(), Some(newer)));
+    wanted.push((TOMBSTONE.to_owned(), None));
+
     let mut injections = Vec::new();
-    let mut add = |mark: String, spoil: &dyn Fn(&Map<String, Value>) -> Option<Vec<u8>>| {
+    for (mark, spoil) in wanted {
         let Some((key, value)) = rng.choice(sound.iter().copied()) else {
-            return;
+            break;
         };
         let Ok(event) = serde_json::from_slice(value) else {
-            return;
+            continue;
         };
         injections.push(Injection {
             key: key.to_vec(),
-            value: spoil(&event),
+            value: spoil.map(|spoil| spoil(&event)),
             mark,
         });
-    };
-    for number in 0..POISONS_PER_ROUND {
-        let place = (round * POISONS_PER_ROUND + number) as usize % SPOILERS.len();
-        let (reason, spoil) = SPOILERS[place];
-        add(format!("{POISON}{reason}"), &|event| Some(spoil(event)));
     }
-    add(UNKNOWN_TYPE.to_owned(), &|event| {
-        Some(with(event, "eventType", json!("order.archived.v1")))
-    });
-    add(UNKNOWN_TYPE.to_owned(), &|event| {
-        let newer = event["eventType"]
-            .as_str()
-            .unwrap_or_default()
-            .replace(".v1", ".v2");
-        Some(with(event, "eventType", json!(newer)))
-    });
-    add(TOMBSTONE.to_owned(), &|_| None);
     injections
 }
 
-fn text(event: &Map<String, Value>) -> Vec<u8> {
+fn text(event: &Event) -> Vec<u8> {
     Value::Object(event.clone()).to_string().into_bytes()
 }
 
-fn with(event: &Map<String, Value>, key: &str, value: Value) -> Vec<u8> {
+fn with(event: &Event, key: &str, value: Value) -> Vec<u8> {
     let mut event = event.clone();
     event.insert(key.to_owned(), value);
     text(&event)
 }
 
-fn without(event: &Map<String, Value>, key: &str) -> Vec<u8> {
+fn without(event: &Event, key: &str) -> Vec<u8> {
     let mut event = event.clone();
     event.remove(key);
     text(&event)
 }
 
 /// The event with one more member, as it is.
-fn with_raw(event: &Map<String, Value>, member: &[u8]) -> Vec<u8> {
+fn with_raw(event: &Event, member: &[u8]) -> Vec<u8> {
     let mut whole = text(event);
     whole.pop();
     [whole.as_slice(), b",", member, b"}"].concat()

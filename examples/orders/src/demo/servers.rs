@@ -193,7 +193,8 @@ impl Servers {
                 let is_ours = ["FACTUM_", "DATABASE_URL", "PG"]
                     .iter()
                     .any(|p| name.starts_with(p));
-                !is_ours && !(is_private && name.starts_with("KAFKA_"))
+                let is_of_another_broker = is_private && name.starts_with("KAFKA_");
+                !is_ours && !is_of_another_broker
             })
             .collect();
         let session_timeout = if is_private {

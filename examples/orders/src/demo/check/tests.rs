@@ -214,7 +214,7 @@ fn the_report_of_a_sound_history_adds_up() {
 #[test]
 fn a_placed_order_that_is_not_confirmed_is_lost() {
     finds("lost: order 3 of A was placed and is not confirmed", |f| {
-        f.orders[2].confirmed = false
+        f.orders[2].confirmed = false;
     });
 }
 
@@ -501,10 +501,10 @@ fn an_event_left_in_the_outbox_is_found() {
     };
     let name = "order.confirmed.v1 00000000-0000-0000-0000-000000000000";
     finds_only(&format!("outbox: {name} was never sent"), |f| {
-        f.unpublished.push(left(false))
+        f.unpublished.push(left(false));
     });
     finds_only(&format!("outbox: {name} was set aside by the relay"), |f| {
-        f.unpublished.push(left(true))
+        f.unpublished.push(left(true));
     });
 }
 
