@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, bail};
 use serde_json::Value;
 
 use crate::screen::Screen;
-use crate::workspace::{From, cargo, metadata, root, stream, target_dir};
+use crate::workspace::{Origin, cargo, metadata, root, stream, target_dir};
 
 /// The workspace of the examples.
 pub(crate) const EXAMPLES: &str = "examples/Cargo.toml";
@@ -46,7 +46,7 @@ pub(crate) fn example(
     let mut executable = None;
     let mut complaints = Vec::new();
     let status = stream(&mut command, |from, line| match from {
-        From::Stdout => {
+        Origin::Stdout => {
             let Ok(told) = serde_json::from_str::<Value>(line) else {
                 return;
             };
@@ -63,7 +63,7 @@ pub(crate) fn example(
         }
         // What makes us wait is told at once. Cargo's list of what it compiles is what the bar
         // tells; the rest matters if the build fails.
-        From::Stderr => {
+        Origin::Stderr => {
             let word = line.split_whitespace().next().unwrap_or_default();
             if matches!(word, "Blocking" | "Downloading" | "Updating") {
                 screen.note(line);

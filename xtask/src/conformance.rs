@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::compile::{self, Profile};
 use crate::screen::Screen;
-use crate::workspace::{From, root, stream};
+use crate::workspace::{Origin, root, stream};
 use crate::{Usage, Verdict, prerequisites};
 
 /// The vectors that belong to the project.
@@ -95,9 +95,9 @@ pub(crate) fn check(screen: &Screen, files: &[PathBuf]) -> Result<Counts> {
     let mut counts = None;
     let status = stream(&mut command, |from, line| {
         match (from, Counts::parse(line)) {
-            (From::Stdout, Some(parsed)) => counts = Some(parsed),
-            (From::Stdout, None) => screen.data(line),
-            (From::Stderr, _) => screen.note(line),
+            (Origin::Stdout, Some(parsed)) => counts = Some(parsed),
+            (Origin::Stdout, None) => screen.data(line),
+            (Origin::Stderr, _) => screen.note(line),
         }
     })?;
     if status.code() == Some(2) {

@@ -9,7 +9,7 @@ use factum_testing::postgres::PostgresBinaries;
 use factum_testing::tool::Tool;
 
 use crate::screen::Screen;
-use crate::workspace::{From, stream};
+use crate::workspace::{Origin, stream};
 
 /// Something that must be on the machine.
 pub(crate) struct Prerequisite {
@@ -180,7 +180,7 @@ fn install(screen: &Screen, packages: &str) -> Result<()> {
             .env("DEBIAN_FRONTEND", "noninteractive");
         let status = stream(&mut command, |from, line| {
             // Its chatter says nothing while all goes well; what goes wrong is on stderr.
-            if from == From::Stderr {
+            if from == Origin::Stderr {
                 screen.note(line);
             }
         })?;

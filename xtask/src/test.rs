@@ -16,7 +16,7 @@ use crate::prerequisites::{
 };
 use crate::screen::{Screen, Word};
 use crate::services::{self, BROKERS, DATABASE_URL, Running};
-use crate::workspace::{From, cargo, root, stream, target_dir};
+use crate::workspace::{Origin, cargo, root, stream, target_dir};
 use crate::{Usage, Verdict, conformance, tidy};
 
 /// Run every check and every test, on a private PostgreSQL and Apache Kafka
@@ -267,10 +267,10 @@ impl Run<'_> {
         Ok(status.success())
     }
 
-    fn print(&self, from: From, line: &str) {
+    fn print(&self, from: Origin, line: &str) {
         match from {
-            From::Stdout => self.screen.data(line),
-            From::Stderr => self.screen.note(line),
+            Origin::Stdout => self.screen.data(line),
+            Origin::Stderr => self.screen.note(line),
         }
     }
 
@@ -315,8 +315,8 @@ impl Run<'_> {
         let mut programs = Vec::new();
         let manifest = root().join("crates").join(package).join("Cargo.toml");
         let status = stream(&mut command, |from, line| match from {
-            From::Stdout => programs.extend(test_program(line, &manifest.to_string_lossy())),
-            From::Stderr => self.screen.note(line),
+            Origin::Stdout => programs.extend(test_program(line, &manifest.to_string_lossy())),
+            Origin::Stderr => self.screen.note(line),
         })?;
         ensure!(status.success(), "the tests don't build");
         Ok(programs)

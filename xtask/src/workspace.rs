@@ -3,7 +3,8 @@
 use std::io::{BufRead as _, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
-use std::sync::mpsc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use factum_testing::tool::Tool;
@@ -49,15 +50,18 @@ pub(crate) fn cargo() -> PathBuf {
 
 /// From which of its outputs a program's line came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum From {
+pub(crate) enum Origin {
     Stdout,
     Stderr,
 }
 
+/// When a program has ended and nothing came for this long, it has printed everything.
+const SILENCE: Duration = Duration::from_secs(1);
+
 /// Runs a program to its end and hands on each line that it prints, at once.
 pub(crate) fn stream(
     command: &mut Command,
-    mut on_line: impl FnMut(From, &str),
+    mut on_line: impl FnMut(Origin, &str),
 ) -> Result<ExitStatus> {
     let name = command.get_program().to_string_lossy().into_owned();
     command
@@ -68,18 +72,30 @@ pub(crate) fn stream(
     let (lines, printed) = mpsc::channel();
     let stdout = tool.child().stdout.take();
     let stderr = tool.child().stderr.take();
-    forward(stdout, From::Stdout, lines.clone());
-    forward(stderr, From::Stderr, lines);
-    for (from, line) in printed {
-        on_line(from, &line);
+    forward(stdout, Origin::Stdout, lines.clone());
+    forward(stderr, Origin::Stderr, lines);
+    loop {
+        match printed.recv_timeout(SILENCE) {
+            Ok((from, line)) => on_line(from, &line),
+            Err(RecvTimeoutError::Disconnected) => break,
+            // A program that it left behind may hold its output open for ever.
+            Err(RecvTimeoutError::Timeout) => {
+                if tool
+                    .has_ended()
+                    .with_context(|| format!("waiting for `{name}`"))?
+                {
+                    break;
+                }
+            }
+        }
     }
     tool.wait().with_context(|| format!("waiting for `{name}`"))
 }
 
 fn forward(
     source: Option<impl Read + Send + 'static>,
-    from: From,
-    lines: mpsc::Sender<(From, String)>,
+    from: Origin,
+    lines: mpsc::Sender<(Origin, String)>,
 ) {
     let Some(source) = source else { return };
     std::thread::spawn(move || {
@@ -100,4 +116,48 @@ fn forward(
             line.clear();
         }
     });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(script: &str) -> (Vec<(Origin, String)>, bool) {
+        let mut lines = Vec::new();
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        let status = stream(&mut command, |from, line| {
+            lines.push((from, line.to_owned()))
+        });
+        (lines, status.unwrap().success())
+    }
+
+    #[test]
+    fn each_line_is_handed_on_with_its_origin() {
+        let (mut lines, succeeded) = run("echo one; echo two >&2; printf three; exit 3");
+        lines.sort_by_key(|(_, line)| line.clone());
+        let expected = [
+            (Origin::Stdout, "one"),
+            (Origin::Stdout, "three"),
+            (Origin::Stderr, "two"),
+        ];
+        assert_eq!(lines, expected.map(|(from, line)| (from, line.to_owned())));
+        assert!(!succeeded);
+    }
+
+    #[test]
+    fn what_a_program_leaves_behind_neither_holds_us_up_nor_stays() {
+        let (lines, succeeded) = run("sleep 1000 & echo $!");
+        assert!(succeeded);
+        let left = lines[0].1.parse().unwrap();
+        let is_alive = || {
+            let stat = std::fs::read_to_string(format!("/proc/{left}/stat"));
+            nix::sys::signal::kill(nix::unistd::Pid::from_raw(left), None).is_ok()
+                && stat.map_or(true, |stat| !stat.contains(") Z"))
+        };
+        assert!((0..500).any(|_| {
+            std::thread::sleep(Duration::from_millis(10));
+            !is_alive()
+        }));
+    }
 }

@@ -93,6 +93,15 @@ impl Tool {
         })
     }
 
+    /// Whether the program has ended. What it started may still run, and hold its output open.
+    ///
+    /// # Errors
+    ///
+    /// As `Child::try_wait`.
+    pub fn has_ended(&mut self) -> io::Result<bool> {
+        Ok(self.child.try_wait()?.is_some())
+    }
+
     /// The child, for its pipes.
     pub fn child(&mut self) -> &mut Child {
         &mut self.child
@@ -109,13 +118,11 @@ impl Tool {
 }
 
 impl Drop for Tool {
-    /// Ends the program if it still runs, and after an interruption whatever it left in its group.
+    /// Ends the program if it still runs, and whatever it has left in its group.
     fn drop(&mut self) {
-        let has_ended = matches!(self.child.try_wait(), Ok(Some(_)));
         let mut running = running();
-        if !has_ended || running.interruptions > 0 {
-            let _ = killpg(self.group, Signal::SIGKILL);
-        }
+        // An empty group is what we hope for.
+        let _ = killpg(self.group, Signal::SIGKILL);
         running.groups.retain(|group| *group != self.group);
         drop(running);
         let _ = self.child.wait();
