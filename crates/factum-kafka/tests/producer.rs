@@ -20,7 +20,6 @@ on_both_brokers!(
     an_unknown_topic_is_refused_and_not_created,
     too_many_headers_are_refused,
     errors_name_the_topic_and_never_the_content,
-    a_dropped_send_spends_the_producer,
 );
 
 fn record<'a>(topic: &'a str, key: &'a str, value: &'a str) -> OutgoingRecord<'a> {
@@ -253,10 +252,16 @@ async fn errors_name_the_topic_and_never_the_content(broker: Broker) {
     }
 }
 
-async fn a_dropped_send_spends_the_producer(broker: Broker) {
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_send_spends_the_producer() {
+    let broker = Broker::embedded();
     let topic = broker.topic(1).await;
     let producer = producer(&broker.settings);
     assert!(producer.send_all(&[record(&topic, "a", "1")]).await[0].is_ok());
+    let embedded = broker.embedded.as_ref().unwrap();
+    embedded
+        .round_trip_time(-1, Duration::from_secs(1))
+        .unwrap();
     {
         // Polled once: the record is in the queue, and its report can't be there yet.
         let batch = [record(&topic, "a", "2")];
@@ -279,17 +284,14 @@ async fn with_the_broker_away_everything_is_withdrawn_in_time_and_sent_by_the_ne
     let topic = broker.topic(4).await;
     let rows = rows(500, 9);
     let batch: Vec<_> = rows.iter().map(|(k, v)| record(&topic, k, v)).collect();
-    let limit = Duration::from_millis(1_500);
+    let limit = Duration::from_secs(4);
     let producer = Producer::connect(&broker.settings, limit).unwrap();
     assert!(producer.send_all(&[record(&topic, "first", "1")]).await[0].is_ok());
     embedded.broker_down(-1).unwrap();
     let start = Instant::now();
     let outcomes = producer.send_all(&batch).await;
     let took = start.elapsed();
-    assert!(
-        took >= limit && took < limit + Duration::from_secs(3),
-        "{took:?}"
-    );
+    assert!(took >= limit && took < limit * 4, "{took:?}");
     assert!(
         kinds(&outcomes)
             .iter()
@@ -319,24 +321,24 @@ async fn with_the_broker_away_everything_is_withdrawn_in_time_and_sent_by_the_ne
 async fn a_broker_that_answers_too_late_is_not_waited_for() {
     let broker = Broker::embedded();
     let topic = broker.topic(1).await;
-    let limit = Duration::from_secs(1);
+    let limit = Duration::from_secs(5);
     let producer = Producer::connect(&broker.settings, limit).unwrap();
     assert!(producer.send_all(&[record(&topic, "a", "1")]).await[0].is_ok());
     let embedded = broker.embedded.as_ref().unwrap();
     embedded
-        .round_trip_time(-1, Duration::from_secs(20))
+        .round_trip_time(-1, Duration::from_secs(60))
         .unwrap();
     let start = Instant::now();
     let outcomes = producer
         .send_all(&[record(&topic, "a", "2"), record(&topic, "a", "3")])
         .await;
-    assert!(start.elapsed() < limit + Duration::from_secs(3));
+    assert!(start.elapsed() < limit * 4);
     let error = outcomes[0].as_ref().unwrap_err();
     assert_eq!(error.kind(), SendErrorKind::Retriable);
     assert!(
         error
             .to_string()
-            .contains("not acknowledged within 1000 ms"),
+            .contains("not acknowledged within 5000 ms"),
         "{error}"
     );
 }
