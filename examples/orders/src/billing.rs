@@ -1,11 +1,10 @@
 //! Billing: an invoice for each confirmed order.
 
-use std::num::NonZeroU64;
-
 use factum::sqlx;
 use factum::{Currency, Envelope, Event as _, Handler, HandlerError, Tx};
 
 use crate::events::{InvoiceIssued, OrderConfirmed};
+use crate::id;
 
 /// Writes an invoice for each confirmed order, and tells of it.
 ///
@@ -47,8 +46,8 @@ impl Handler<OrderConfirmed> for Billing {
         )
         .bind(event.id().as_uuid())
         .bind(&event.order_ref)
-        .bind(event.order_id.get() as i64)
-        .bind(event.customer_id.get() as i64)
+        .bind(id::to_column(event.order_id))
+        .bind(id::to_column(event.customer_id))
         .bind(event.total_amount.amount().as_decimal())
         .bind(event.currency.code())
         .bind(event.occurred_at())
@@ -57,7 +56,7 @@ impl Handler<OrderConfirmed> for Billing {
 
         let issued = InvoiceIssued {
             invoice_ref: format!("INV-{}", event.order_ref),
-            invoice_id: NonZeroU64::try_from(invoice_id as u64)?,
+            invoice_id: id::from_column(invoice_id)?,
             order_id: event.order_id,
             customer_id: event.customer_id,
             total_amount: event.total_amount.clone(),

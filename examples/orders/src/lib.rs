@@ -25,6 +25,7 @@ pub mod billing;
 pub mod conformance;
 pub mod demo;
 pub mod events;
+pub mod id;
 pub mod mailer;
 pub mod orders;
 

@@ -4,6 +4,7 @@ use factum::sqlx;
 use factum::{BatchHandler, Envelope, HandlerError, Tx};
 
 use crate::events::InvoiceIssued;
+use crate::id;
 
 /// Writes a mail for each invoice.
 ///
@@ -20,8 +21,11 @@ impl BatchHandler<InvoiceIssued> for Mailer {
     ) -> Result<(), HandlerError> {
         let event_ids: Vec<_> = events.iter().map(|e| e.id().as_uuid()).collect();
         let refs: Vec<&str> = events.iter().map(|e| e.invoice_ref.as_str()).collect();
-        let invoices: Vec<i64> = events.iter().map(|e| e.invoice_id.get() as i64).collect();
-        let customers: Vec<i64> = events.iter().map(|e| e.customer_id.get() as i64).collect();
+        let invoices: Vec<i64> = events.iter().map(|e| id::to_column(e.invoice_id)).collect();
+        let customers: Vec<i64> = events
+            .iter()
+            .map(|e| id::to_column(e.customer_id))
+            .collect();
         let subjects: Vec<String> = events.iter().map(|e| subject(e)).collect();
         // In the order of the events: mails of one series leave as they were invoiced.
         sqlx::query(

@@ -1,6 +1,5 @@
 //! The order desk: orders are placed, and confirmed one by one.
 
-use std::num::NonZeroU64;
 use std::time::Duration;
 
 use factum::bigdecimal::BigDecimal;
@@ -9,6 +8,7 @@ use factum::time::OffsetDateTime;
 use factum::{Amount, Event as _, Outbox, PositiveAmount};
 
 use crate::events::OrderConfirmed;
+use crate::id;
 
 /// Clerks confirm side by side. All orders of one customer lie with one clerk, so that they are
 /// confirmed in the order in which they were placed.
@@ -90,8 +90,8 @@ pub async fn confirm_next(
     };
     Ok(Some(OrderConfirmed {
         order_ref,
-        order_id: NonZeroU64::try_from(u64::try_from(id)?)?,
-        customer_id: NonZeroU64::try_from(u64::try_from(customer_id)?)?,
+        order_id: id::from_column(id)?,
+        customer_id: id::from_column(customer_id)?,
         total_amount: PositiveAmount::new(Amount::from_decimal(&total_amount)?)?,
         currency: currency.parse()?,
     }))

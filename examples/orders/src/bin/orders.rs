@@ -4,6 +4,7 @@
 
 use factum::sqlx::PgPool;
 use factum::{Config, Service};
+use orders::events::OrderConfirmed;
 
 #[tokio::main]
 async fn main() -> factum::Result {
@@ -11,6 +12,11 @@ async fn main() -> factum::Result {
     let config = Config::from_env()?;
     let pool = PgPool::connect(&std::env::var("DATABASE_URL")?).await?;
     tokio::spawn(orders::orders::run_desk(pool));
-    Service::builder(config).relay().run().await?;
+    Service::builder(config)
+        .publishes::<OrderConfirmed>()
+        .create_topics(4)
+        .relay()
+        .run()
+        .await?;
     Ok(())
 }

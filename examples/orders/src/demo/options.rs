@@ -21,7 +21,13 @@ pub const MOST_ORDERS: u64 = 1_000_000;
 #[derive(Debug, Clone, Parser)]
 #[command(
     name = "orders-demo",
-    after_help = "Example:\n  orders-demo --orders 2000 --seed 7"
+    after_help = "\
+Environment:
+  FACTUM_DEMO_DATABASE_URL  a PostgreSQL instead of a private one
+  FACTUM_DEMO_BROKERS       a Kafka instead of the embedded broker: host:port, separated by commas
+
+Example:
+  orders-demo --orders 2000 --seed 7"
 )]
 pub struct Options {
     /// How many orders are placed

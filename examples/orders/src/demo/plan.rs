@@ -203,7 +203,7 @@ fn rounds(orders: u64, billed: u64) -> Vec<Step> {
     let duplicates = (orders + billed).div_ceil(100).div_ceil(u64::from(ROUNDS));
     (0..ROUNDS)
         .map(|number| {
-            let from = billed * u64::from(number + 1) / u64::from(ROUNDS);
+            let from = (billed * u64::from(number + 1)).div_ceil(u64::from(ROUNDS));
             Step {
                 from,
                 until: from,

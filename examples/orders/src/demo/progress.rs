@@ -28,7 +28,7 @@ impl Display {
                 ".green"
             };
             let template =
-                format!("{{elapsed:>4}} [{{bar:40{color}}}] {{pos}}/{{len}} effects  {{msg}}");
+                format!("{{elapsed:>4}} [{{bar:30{color}}}] {{pos}}/{{len}} effects  {{wide_msg}}");
             if let Ok(style) = ProgressStyle::with_template(&template) {
                 bar.set_style(style.progress_chars("=> "));
             }
@@ -67,9 +67,9 @@ impl Display {
     }
 
     /// Says what is being waited for.
-    pub fn waiting_for(&self, text: &'static str) {
+    pub fn waiting_for(&self, text: &str) {
         if let Some(bar) = &self.bar {
-            bar.set_message(text);
+            bar.set_message(format!("waiting for {text}"));
         }
     }
 }
