@@ -101,15 +101,14 @@ async fn a_key_goes_to_the_partition_that_java_picks(broker: Broker) {
         .collect();
     let outcomes = producer(&broker.settings).send_all(&batch).await;
     assert!(outcomes.iter().all(Result::is_ok));
-    let read = broker.read_all(&topic).await;
+    let records = broker.records(&topic).await;
     for (key, hash) in hashes {
         let partition = (hash & i32::MAX) % i32::try_from(PARTITIONS).unwrap();
-        assert!(
-            read[&partition]
-                .iter()
-                .any(|record| text(record.key.clone()) == key),
-            "{key} is not in partition {partition}"
-        );
+        let record = records
+            .iter()
+            .find(|record| text(record.key.clone()) == key)
+            .unwrap();
+        assert_eq!(record.partition, partition, "{key}");
     }
 }
 
@@ -130,13 +129,19 @@ async fn headers_and_empty_values_arrive_as_they_are(broker: Broker) {
         .send_all(&[with_headers, tombstone, record(&topic, "", ""), keyless])
         .await;
     assert!(outcomes.iter().all(Result::is_ok));
-    let read = &broker.read_all(&topic).await[&0];
+    let read = broker.records(&topic).await;
     assert_eq!(
         read[0].headers,
         [
-            ("traceparent".to_owned(), traceparent.as_bytes().to_vec()),
-            ("event-type".to_owned(), b"order.confirmed.v1".to_vec()),
-            ("empty".to_owned(), Vec::new()),
+            (
+                "traceparent".to_owned(),
+                Some(traceparent.as_bytes().to_vec())
+            ),
+            (
+                "event-type".to_owned(),
+                Some(b"order.confirmed.v1".to_vec())
+            ),
+            ("empty".to_owned(), Some(Vec::new())),
         ]
     );
     assert_eq!(
@@ -258,7 +263,7 @@ async fn a_dropped_send_spends_the_producer() {
     let topic = broker.topic(1).await;
     let producer = producer(&broker.settings);
     assert!(producer.send_all(&[record(&topic, "a", "1")]).await[0].is_ok());
-    let embedded = broker.embedded.as_ref().unwrap();
+    let embedded = broker.faults();
     embedded
         .round_trip_time(-1, Duration::from_secs(1))
         .unwrap();
@@ -280,7 +285,7 @@ async fn a_dropped_send_spends_the_producer() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn with_the_broker_away_everything_is_withdrawn_in_time_and_sent_by_the_next_producer() {
     let broker = Broker::embedded();
-    let embedded = broker.embedded.as_ref().unwrap();
+    let embedded = broker.faults();
     let topic = broker.topic(4).await;
     let rows = rows(500, 9);
     let batch: Vec<_> = rows.iter().map(|(k, v)| record(&topic, k, v)).collect();
@@ -324,7 +329,7 @@ async fn a_broker_that_answers_too_late_is_not_waited_for() {
     let limit = Duration::from_secs(5);
     let producer = Producer::connect(&broker.settings, limit).unwrap();
     assert!(producer.send_all(&[record(&topic, "a", "1")]).await[0].is_ok());
-    let embedded = broker.embedded.as_ref().unwrap();
+    let embedded = broker.faults();
     embedded
         .round_trip_time(-1, Duration::from_secs(60))
         .unwrap();
@@ -363,7 +368,7 @@ async fn what_the_broker_can_do_again_is_done_again_without_a_word() {
     let broker = Broker::embedded();
     let topic = broker.topic(1).await;
     let producer = producer(&broker.settings);
-    let embedded = broker.embedded.as_ref().unwrap();
+    let embedded = broker.faults();
     embedded
         .fail_next(
             BrokerRequest::Produce,
@@ -396,7 +401,7 @@ async fn a_producer_that_lost_its_place_is_spent_and_the_next_one_works() {
         let topic = broker.topic(1).await;
         let first = producer(&broker.settings);
         assert!(first.send_all(&[record(&topic, "a", "1")]).await[0].is_ok());
-        let embedded = broker.embedded.as_ref().unwrap();
+        let embedded = broker.faults();
         embedded
             .fail_next(BrokerRequest::Produce, &[fault])
             .unwrap();
@@ -509,9 +514,7 @@ async fn a_first_request_that_is_refused_for_now_is_not_lost() {
         .insert("batch.num.messages".to_owned(), "1".to_owned());
     let producer = producer(&settings);
     broker
-        .embedded
-        .as_ref()
-        .unwrap()
+        .faults()
         .fail_next(BrokerRequest::Produce, &[BrokerFault::NotEnoughReplicas])
         .unwrap();
     let rows = rows(50, 2);
@@ -530,9 +533,7 @@ async fn a_key_over_two_topics_waits_for_the_new_one() {
     let producer = producer(&broker.settings);
     assert!(producer.send_all(&[record(&known, "x", "0")]).await[0].is_ok());
     broker
-        .embedded
-        .as_ref()
-        .unwrap()
+        .faults()
         .fail_next(BrokerRequest::Produce, &[BrokerFault::InvalidRecord])
         .unwrap();
     let outcomes = producer

@@ -3,141 +3,63 @@
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
 use std::collections::BTreeMap;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use factum_kafka::{EmbeddedBroker, KafkaSettings, NewTopic, create_topics, watermarks};
-use factum_testing::kafka::KafkaServer;
-use rdkafka::consumer::{BaseConsumer, Consumer};
-use rdkafka::message::{Headers, Message};
-use rdkafka::{ClientConfig, Offset, TopicPartitionList};
+use factum_kafka::{EmbeddedBroker, KafkaSettings, Record};
+use factum_testing::TestBroker;
 
 /// How long anything may take on a busy machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
 pub(crate) struct Broker {
     pub(crate) settings: KafkaSettings,
-    pub(crate) embedded: Option<EmbeddedBroker>,
+    broker: TestBroker,
 }
 
 impl Broker {
     pub(crate) fn embedded() -> Broker {
-        let broker = EmbeddedBroker::start(1).unwrap();
+        Broker::new(factum_testing::embedded())
+    }
+
+    pub(crate) fn kafka() -> Broker {
+        Broker::new(factum_testing::kafka())
+    }
+
+    fn new(broker: TestBroker) -> Broker {
         Broker {
-            settings: KafkaSettings::new(broker.bootstrap_servers(), "factum-kafka-tests"),
-            embedded: Some(broker),
+            settings: broker.settings().clone(),
+            broker,
         }
     }
 
-    /// One server for the whole test binary, or the one that is given.
-    pub(crate) fn kafka() -> Broker {
-        static SERVER: OnceLock<KafkaServer> = OnceLock::new();
-        let brokers = std::env::var("FACTUM_TEST_BROKERS").unwrap_or_else(|_| {
-            SERVER
-                .get_or_init(|| KafkaServer::start().unwrap())
-                .bootstrap()
-        });
-        Broker {
-            settings: KafkaSettings::new(brokers, "factum-kafka-tests"),
-            embedded: None,
-        }
+    /// The embedded broker, to make it fail.
+    pub(crate) fn faults(&self) -> &EmbeddedBroker {
+        self.broker.as_embedded().unwrap()
     }
 
     /// A fresh topic.
     pub(crate) async fn topic(&self, partitions: u32) -> String {
         let name = fresh_topic();
-        match &self.embedded {
-            Some(broker) => broker
-                .create_topic(&name, i32::try_from(partitions).unwrap())
-                .unwrap(),
-            None => create_topics(
-                &self.settings,
-                &[NewTopic {
-                    name: name.clone(),
-                    partitions,
-                    replication: 1,
-                }],
-                LIMIT,
-            )
-            .await
-            .unwrap(),
-        }
+        self.broker.create_topic(&name, partitions).await;
         name
     }
 
-    /// Everything in a topic, partition by partition, in order.
-    pub(crate) async fn read_all(&self, topic: &str) -> BTreeMap<i32, Vec<Read>> {
-        let ranges = watermarks(&self.settings, &[topic], LIMIT).await.unwrap();
-        let settings = self.settings.clone();
-        let topic = topic.to_owned();
-        tokio::task::spawn_blocking(move || {
-            let consumer: BaseConsumer = ClientConfig::new()
-                .set("bootstrap.servers", &settings.brokers)
-                .set("group.id", "nobody")
-                .set("enable.auto.commit", "false")
-                .create()
-                .unwrap();
-            let mut assignment = TopicPartitionList::new();
-            for range in &ranges {
-                assignment
-                    .add_partition_offset(&topic, range.partition, Offset::Beginning)
-                    .unwrap();
-            }
-            consumer.assign(&assignment).unwrap();
-            let expected: i64 = ranges.iter().map(|range| range.high - range.low).sum();
-            let mut read: BTreeMap<i32, Vec<Read>> = BTreeMap::new();
-            let start = Instant::now();
-            let mut count = 0;
-            while count < expected {
-                assert!(
-                    start.elapsed() < LIMIT,
-                    "read {count} of {expected} records in {LIMIT:?}"
-                );
-                let Some(message) = consumer.poll(Duration::from_millis(50)) else {
-                    continue;
-                };
-                let message = message.unwrap();
-                count += 1;
-                read.entry(message.partition()).or_default().push(Read {
-                    key: message.key().map(<[u8]>::to_vec),
-                    value: message.payload().map(<[u8]>::to_vec),
-                    headers: message
-                        .headers()
-                        .map(|headers| {
-                            headers
-                                .iter()
-                                .map(|h| (h.key.to_owned(), h.value.unwrap_or_default().to_vec()))
-                                .collect()
-                        })
-                        .unwrap_or_default(),
-                });
-            }
-            read
-        })
-        .await
-        .unwrap()
+    pub(crate) async fn records(&self, topic: &str) -> Vec<Record> {
+        self.broker.records(topic).await
     }
 
     /// The values of each key in order, as text.
     pub(crate) async fn values_by_key(&self, topic: &str) -> BTreeMap<String, Vec<String>> {
         let mut by_key: BTreeMap<String, Vec<String>> = BTreeMap::new();
-        for read in self.read_all(topic).await.into_values().flatten() {
+        for record in self.records(topic).await {
             by_key
-                .entry(text(read.key))
+                .entry(text(record.key))
                 .or_default()
-                .push(text(read.value));
+                .push(text(record.value));
         }
         by_key
     }
-}
-
-/// A record as the broker has it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Read {
-    pub(crate) key: Option<Vec<u8>>,
-    pub(crate) value: Option<Vec<u8>>,
-    pub(crate) headers: Vec<(String, Vec<u8>)>,
 }
 
 pub(crate) fn text(bytes: Option<Vec<u8>>) -> String {
