@@ -127,7 +127,7 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", script]);
         let status = stream(&mut command, |from, line| {
-            lines.push((from, line.to_owned()))
+            lines.push((from, line.to_owned()));
         });
         (lines, status.unwrap().success())
     }
