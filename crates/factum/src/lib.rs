@@ -112,8 +112,10 @@
 //! [`sqlx`], [`time`], [`uuid`] and [`bigdecimal`] are re-exported, because their types stand in
 //! this crate's signatures: used from here, their versions always fit.
 
+#[cfg(feature = "service")]
 mod error;
 
+#[cfg(feature = "service")]
 pub use error::{Error, Result};
 #[doc(inline)]
 pub use factum_event::*;
