@@ -19,6 +19,11 @@ CREATE TABLE outbox (
     last_error     text,
     set_aside_at   timestamptz,
     UNIQUE (event_id, event_type)
+) WITH (
+    -- Each sent row leaves an entry behind in the indexes below; every claim walks over them until
+    -- a vacuum. The default, a fifth of the table, comes too late for a table that is long.
+    autovacuum_vacuum_scale_factor = 0.02,
+    autovacuum_vacuum_threshold = 10000
 );
 
 -- By slot: for relays that share the slots (OBX-X3).

@@ -1,4 +1,5 @@
 use std::pin::pin;
+use std::sync::Arc;
 use std::task::Poll;
 use std::time::{Duration, Instant};
 
@@ -28,7 +29,7 @@ async fn case_63_a_cancelled_begin_poisons_nothing() {
     let fixture = Fixture::new().await;
     let one = DatabaseSettings {
         max_connections: 1,
-        ..settings(&fixture.database)
+        ..fixture.through_a_proxy(Arc::default()).await
     };
     let db = Database::connect(&one).await.unwrap();
     let batch = ids::<3>();
@@ -90,7 +91,9 @@ async fn case_63_a_cancelled_begin_poisons_nothing() {
 #[tokio::test]
 async fn case_63_a_session_cut_off_in_the_middle_is_closed_and_not_used_again() {
     let fixture = Fixture::new().await;
-    let mut session = Session::open(&fixture.db).await.unwrap();
+    let slow = fixture.through_a_proxy(Arc::default()).await;
+    let db = Database::connect(&slow).await.unwrap();
+    let mut session = Session::open(&db).await.unwrap();
     assert!(cut_after(1, session.begin()).await.is_none());
     assert!(session.is_closed());
     assert_eq!(
@@ -104,7 +107,7 @@ async fn case_63_a_cancelled_statement_of_the_relay_poisons_nothing() {
     let fixture = Fixture::new().await;
     let one = DatabaseSettings {
         max_connections: 1,
-        ..settings(&fixture.database)
+        ..fixture.through_a_proxy(Arc::default()).await
     };
     let db = Database::connect(&one).await.unwrap();
     let store = RelayStore::new(db.clone(), "relay".to_owned(), Duration::from_secs(60));
@@ -149,7 +152,7 @@ async fn connections_have_a_limit_and_the_wait_for_one_too() {
     let fixture = Fixture::empty().await;
     let two = DatabaseSettings {
         max_connections: 2,
-        acquire_timeout: Duration::from_secs(2),
+        acquire_timeout: Duration::from_secs(4),
         ..settings(&fixture.database)
     };
     let db = Database::connect(&two).await.unwrap();

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use factum_event::EventId;
@@ -8,9 +10,11 @@ use factum_postgres::{
 use factum_testing::TestDatabase;
 use sqlx::{AssertSqlSafe, PgConnection};
 use time::OffsetDateTime;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
 
 /// How long a test waits for what must come.
-pub(crate) const LIMIT: Duration = Duration::from_secs(20);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 
 /// A database of the test's own with Factum's tables.
 pub(crate) struct Fixture {
@@ -109,10 +113,52 @@ impl Fixture {
         })
         .await;
     }
+
+    /// A way to the server that, once mute, swallows its answer and then hangs up. It runs on the
+    /// test's own thread: an answer is never there at the poll that sent the question.
+    pub(crate) async fn through_a_proxy(&self, mute: Arc<AtomicBool>) -> DatabaseSettings {
+        let url = self.database.url().to_owned();
+        let (login, rest) = url.split_once('@').unwrap();
+        let (server, database) = rest.split_once('/').unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = server.to_owned();
+        tokio::spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                let (mut from_client, mut to_client) = client.into_split();
+                let (mut from_server, mut to_server) =
+                    TcpStream::connect(&server).await.unwrap().into_split();
+                let mute = Arc::clone(&mute);
+                tokio::spawn(
+                    async move { tokio::io::copy(&mut from_client, &mut to_server).await },
+                );
+                tokio::spawn(async move {
+                    let mut buffer = vec![0; 65_536];
+                    while let Ok(read @ 1..) = from_server.read(&mut buffer).await {
+                        if mute.load(Ordering::SeqCst)
+                            || to_client.write_all(&buffer[..read]).await.is_err()
+                        {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        patient(&format!("{login}@127.0.0.1:{port}/{database}"))
+    }
 }
 
+/// Waits that end early on a busy machine are no failures: what a test wants short, it says.
 pub(crate) fn settings(database: &TestDatabase) -> DatabaseSettings {
-    DatabaseSettings::new(database.url().into())
+    patient(database.url())
+}
+
+fn patient(url: &str) -> DatabaseSettings {
+    DatabaseSettings {
+        acquire_timeout: LIMIT,
+        lock_timeout: LIMIT,
+        ..DatabaseSettings::new(url.into())
+    }
 }
 
 pub(crate) fn ids<const N: usize>() -> [EventId; N] {

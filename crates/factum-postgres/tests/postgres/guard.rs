@@ -7,8 +7,6 @@ use factum_postgres::{
     CommitError, Database, DatabaseSettings, ErrorKind, RollbackError, Session, TransactionId,
 };
 use sqlx::Connection;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
 
 use crate::dedup::deferred;
 use crate::fixture::{Fixture, LIMIT, effect, ids, settings, swallowed, typed};
@@ -424,7 +422,7 @@ async fn a_connection_lost_before_commit_is_an_unknown_outcome_and_a_rerun_decid
 async fn a_commit_whose_answer_is_lost_is_an_unknown_outcome_and_a_rerun_decides() {
     let fixture = Fixture::new().await;
     let mute = Arc::new(AtomicBool::new(false));
-    let db = Database::connect(&through_a_proxy(&fixture, Arc::clone(&mute)).await)
+    let db = Database::connect(&fixture.through_a_proxy(Arc::clone(&mute)).await)
         .await
         .unwrap();
     let mut session = Session::open(&db).await.unwrap();
@@ -438,35 +436,6 @@ async fn a_commit_whose_answer_is_lost_is_an_unknown_outcome_and_a_rerun_decides
     // The server did commit.
     assert_eq!(fixture.handle("billing", &[id]).await, [Duplicate]);
     assert_eq!(fixture.effects().await, 1);
-}
-
-/// A way to the server that, once mute, swallows its answer and then hangs up.
-async fn through_a_proxy(fixture: &Fixture, mute: Arc<AtomicBool>) -> DatabaseSettings {
-    let url = fixture.database.url().to_owned();
-    let (login, rest) = url.split_once('@').unwrap();
-    let (server, database) = rest.split_once('/').unwrap();
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let port = listener.local_addr().unwrap().port();
-    let server = server.to_owned();
-    tokio::spawn(async move {
-        while let Ok((client, _)) = listener.accept().await {
-            let (mut from_client, mut to_client) = client.into_split();
-            let (mut from_server, mut to_server) =
-                TcpStream::connect(&server).await.unwrap().into_split();
-            let mute = Arc::clone(&mute);
-            tokio::spawn(async move { tokio::io::copy(&mut from_client, &mut to_server).await });
-            tokio::spawn(async move {
-                let mut buffer = vec![0; 65_536];
-                while let Ok(read @ 1..) = from_server.read(&mut buffer).await {
-                    if mute.load(Ordering::SeqCst) {
-                        return;
-                    }
-                    to_client.write_all(&buffer[..read]).await.unwrap();
-                }
-            });
-        }
-    });
-    DatabaseSettings::new(format!("{login}@127.0.0.1:{port}/{database}").into())
 }
 
 /// Ends the session's backend, as a restart of the server does.

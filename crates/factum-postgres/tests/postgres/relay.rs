@@ -277,6 +277,8 @@ async fn a_claim_reads_no_more_than_it_returns_however_long_the_backlog() {
     let store = store(&fixture, "relay", MINUTE);
     let lease = store.acquire().await.unwrap().unwrap();
     assert_eq!(store.claim(&lease, 100, &[]).await.unwrap().len(), 100);
+    // A server reports its statistics at the latest when it ends the connection.
+    fixture.db.close().await;
     let mut conn = fixture.connect().await;
     factum_testing::eventually(LIMIT, "the claim in the statistics", async || {
         let read: i64 = sqlx::query_scalar(
