@@ -145,7 +145,7 @@ impl std::error::Error for SendError {}
 
 /// The idempotent producer (PROD-1). Only the relay has one (PROD-4): nothing else in Factum sends.
 ///
-/// It does not weaken, whatever the settings say: `acks=all`, idempotence, one request in flight for each broker. A record is at
+/// It does not weaken, whatever the settings say: `acks=all`, idempotence, at most five requests in flight. A record is at
 /// most `message.max.bytes` long (1,000,000 unless set), headers and framing included. The queue is
 /// bounded (20,000 records, 64 MiB) and waits when full, in order.
 pub struct Producer {

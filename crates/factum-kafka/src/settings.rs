@@ -260,11 +260,7 @@ impl KafkaSettings {
             ("consumer property", &self.consumer, consumer_verdict),
         ] {
             for (property, value) in properties {
-                let verdict = match shared_verdict(property, value) {
-                    Verdict::Fine => verdict(property, value),
-                    refused => refused,
-                };
-                let verdict = match verdict {
+                let verdict = match verdict(property, value) {
                     Verdict::Fine if !client_knows(property, value) => Verdict::Refused(
                         "CFG-1",
                         "the Kafka client knows no such property, or the value is not legal for it. \
@@ -335,16 +331,22 @@ impl KafkaSettings {
     /// What a consumer of this service starts from: no group, no offset handling.
     pub(crate) fn consumer_config(&self) -> ClientConfig {
         let mut config = self.base_config();
-        config.extend(self.consumer.clone());
+        config.extend(allowed(&self.consumer, consumer_verdict));
         config
     }
 
-    /// What the producer starts from. Factum's own settings come last: they win over an extra
-    /// property even if nobody called [`KafkaSettings::check`].
+    /// What the producer starts from, with Factum's own settings last.
     pub(crate) fn producer_config(&self) -> ClientConfig {
         let mut config = self.base_config();
-        config.set("compression.codec", "lz4").set("linger.ms", "0");
-        config.extend(self.producer.clone());
+        config
+            // The relay sends batches: lingering adds its time to every row (measured: 0.5 ms with 0, 2.5 ms
+            // with 1, for one row on a local Kafka) and makes no batch of a thousand quicker.
+            .set("linger.ms", "0")
+            .set("compression.codec", "lz4")
+            // PROD-1. Fewer cost much on a real network (measured at 5 ms round trip, 30 partitions:
+            // 38 ms for a thousand rows with 5, 169 ms with 1).
+            .set("max.in.flight.requests.per.connection", "5");
+        config.extend(allowed(&self.producer, producer_verdict));
         config
             // PROD-1.
             .set("enable.idempotence", "true")
@@ -360,7 +362,7 @@ impl KafkaSettings {
     /// A client that only asks: metadata, watermarks, topics.
     pub(crate) fn admin_config(&self) -> ClientConfig {
         let mut config = self.base_config();
-        for (property, value) in &self.producer {
+        for (property, value) in allowed(&self.producer, producer_verdict) {
             if ["ssl.", "sasl.", "socket.", "broker."]
                 .iter()
                 .any(|prefix| property.starts_with(prefix))
@@ -374,6 +376,18 @@ impl KafkaSettings {
 
 fn refused(rule: &'static str, text: &str) -> Verdict {
     Verdict::Refused(rule, text.to_owned())
+}
+
+/// The properties that may be passed on. A refused one never reaches the client, under none of its
+/// names, even if nobody called [`KafkaSettings::check`].
+fn allowed(
+    properties: &BTreeMap<String, String>,
+    verdict: fn(&str, &str) -> Verdict,
+) -> impl Iterator<Item = (String, String)> {
+    properties
+        .iter()
+        .filter(move |(property, value)| matches!(verdict(property, value), Verdict::Fine))
+        .map(|(property, value)| (property.clone(), value.clone()))
 }
 
 fn shared_verdict(property: &str, value: &str) -> Verdict {
@@ -468,7 +482,7 @@ fn producer_verdict(property: &str, value: &str) -> Verdict {
                 "holds every record back for more than 100 ms. The relay sends batches already; remove it.",
             )
         }
-        _ => Verdict::Fine,
+        _ => shared_verdict(property, &value),
     }
 }
 
@@ -503,7 +517,7 @@ fn consumer_verdict(property: &str, value: &str) -> Verdict {
         "enable.partition.eof" | "rebalance_cb" | "offset_commit_cb" | "consume_cb" => {
             refused("CONS-2", "Factum sets it. Remove it.")
         }
-        _ => Verdict::Fine,
+        _ => shared_verdict(property, &value),
     }
 }
 
@@ -516,4 +530,49 @@ fn client_knows(property: &str, value: &str) -> bool {
     let mut config = ClientConfig::new();
     config.set(property, value);
     config.create_native_config().is_ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `acks` and `request.required.acks` are one property: which of the two the client takes is chance.
+    #[test]
+    fn a_refused_property_never_reaches_the_client_under_none_of_its_names() {
+        let mut settings = KafkaSettings::new("127.0.0.1:9092", "billing");
+        for (property, value) in [
+            ("request.required.acks", "1"),
+            ("delivery.timeout.ms", "10"),
+            ("max.in.flight", "1000"),
+            ("retries", "0"),
+            ("metadata.broker.list", "elsewhere:9092"),
+            ("enable.ssl.certificate.verification", "false"),
+        ] {
+            settings
+                .producer
+                .insert(property.to_owned(), value.to_owned());
+        }
+        settings
+            .consumer
+            .insert("enable.auto.commit".to_owned(), "true".to_owned());
+        settings
+            .producer
+            .insert("message.max.bytes".to_owned(), "2000000".to_owned());
+        let producer = settings.producer_config();
+        let native = producer.create_native_config().unwrap();
+        for (property, value) in [
+            ("acks", "-1"),
+            ("message.timeout.ms", "0"),
+            ("max.in.flight.requests.per.connection", "5"),
+            ("retries", "2147483647"),
+            ("bootstrap.servers", "127.0.0.1:9092"),
+            ("enable.ssl.certificate.verification", "true"),
+            ("enable.idempotence", "true"),
+            ("enable.gapless.guarantee", "true"),
+            ("message.max.bytes", "2000000"),
+        ] {
+            assert_eq!(native.get(property).unwrap(), value, "{property}");
+        }
+        assert_eq!(settings.consumer_config().get("enable.auto.commit"), None);
+    }
 }
