@@ -175,7 +175,7 @@ impl Test {
         let (passed, failed) = (run.passed, run.failed);
         // The servers end before the last word.
         drop(run);
-        screen.table(&["STEP", "RESULT", "SECONDS", ""], &rows);
+        screen.table(&["STEP", "RESULT", "SECONDS", "NOTE"], &rows);
         screen.data(format_args!("{passed} passed, {failed} failed"));
         screen.end(&json!({ "passed": passed, "failed": failed, "steps": results }));
         Ok(Verdict::of(all_hold && failed == 0))
