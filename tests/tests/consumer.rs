@@ -165,10 +165,10 @@ mod fault_09 {
         aggregate = "Account",
         topic = "t.fault-09"
     )]
-    pub struct Posted {
+    pub(crate) struct Posted {
         #[event(aggregate_id)]
-        pub account: String,
-        pub amount: Amount,
+        pub(crate) account: String,
+        pub(crate) amount: Amount,
     }
 }
 

@@ -648,11 +648,8 @@ impl Poller {
             match self.consumer.poll(POLL_WAIT) {
                 None => {}
                 Some(Ok(message)) => context.stray(&message),
-                Some(Err(error)) => {
-                    if self.is_fatal(&error) {
-                        break;
-                    }
-                }
+                Some(Err(error)) if self.is_fatal(&error) => break,
+                Some(Err(_)) => {}
             }
             if last_commit.elapsed() >= self.commit_interval {
                 last_commit = Instant::now();

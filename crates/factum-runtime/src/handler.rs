@@ -205,10 +205,10 @@ impl<E: Event, H: BatchHandler<E>> ErasedHandler for PerBatch<H, E> {
     ) -> RunFuture<'a> {
         Box::pin(async move {
             // A batch has no single parent: it continues the first event's trace.
-            tx.continue_trace(events.first().and_then(|d| d.trace.clone()));
+            tx.continue_trace(events.first().and_then(|d| d.trace));
             let envelopes: Vec<Envelope<E>> = events
                 .into_iter()
-                .map(|d| d.envelope.downcast::<E>().ok().expect(OTHER_TYPE))
+                .map(|d| d.envelope.downcast::<E>().expect(OTHER_TYPE))
                 .collect();
             call(limits, || self.0.handle(&envelopes, tx))
                 .await
