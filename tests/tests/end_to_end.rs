@@ -1,7 +1,9 @@
 //! The whole path: published in a business transaction, relayed, consumed, published again.
 
 use factum::sqlx::Connection as _;
-use factum::{Consumer, Envelope, Event as _, Handler, HandlerError, Outbox, Service, TraceContext, Tx};
+use factum::{
+    Consumer, Envelope, Event as _, Handler, HandlerError, Outbox, Service, TraceContext, Tx,
+};
 use factum_tests::{
     Entry, On, Recorder, Running, Scene, effects_of, entries, entry_on_topic, on_both_brokers,
 };
@@ -35,8 +37,9 @@ impl Handler<first::Posted> for Settling {
 async fn from_a_business_transaction_to_the_second_consumer(on: On) {
     let scene = Scene::new::<first::Posted>(on, 3).await;
     scene.broker.create_topic(second::Posted::TOPIC, 2).await;
-    let trace: TraceContext =
-        "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".parse().unwrap();
+    let trace: TraceContext = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+        .parse()
+        .unwrap();
     let outbox = Outbox::new().with_trace(trace);
 
     // Events leave in the order of the outbox, several accounts interleaved.
@@ -45,7 +48,10 @@ async fn from_a_business_transaction_to_the_second_consumer(on: On) {
         let mut tx = connection.begin().await.unwrap();
         for account in ["a", "b", "c"] {
             let posted = first::Posted::entry(account, seq, "");
-            outbox.publish(&mut tx, posted.occurred_at(OffsetDateTime::now_utc())).await.unwrap();
+            outbox
+                .publish(&mut tx, posted.occurred_at(OffsetDateTime::now_utc()))
+                .await
+                .unwrap();
         }
         tx.commit().await.unwrap();
     }
@@ -56,7 +62,10 @@ async fn from_a_business_transaction_to_the_second_consumer(on: On) {
     let reading = Consumer::named("test-reading")
         .batch_handler::<second::Posted>(Recorder::of("test-reading"));
     let running = Running::start(
-        Service::builder(scene.config(&[])).relay().consumer(settling).consumer(reading),
+        Service::builder(scene.config(&[]))
+            .relay()
+            .consumer(settling)
+            .consumer(reading),
     );
     let mut all = Vec::new();
     for account in ["a", "b", "c"] {
@@ -69,16 +78,29 @@ async fn from_a_business_transaction_to_the_second_consumer(on: On) {
     for consumer in ["test-settling", "test-reading"] {
         let effects = scene.effects(consumer).await;
         for account in ["a", "b", "c"] {
-            let of_account: Vec<String> =
-                effects.iter().filter(|e| e.starts_with(account)).cloned().collect();
-            assert_eq!(of_account, effects_of(account, 40), "{consumer} keeps the order per key");
+            let of_account: Vec<String> = effects
+                .iter()
+                .filter(|e| e.starts_with(account))
+                .cloned()
+                .collect();
+            assert_eq!(
+                of_account,
+                effects_of(account, 40),
+                "{consumer} keeps the order per key"
+            );
         }
     }
-    assert_eq!(scene.count("SELECT count(*) FROM outbox WHERE published_at IS NULL").await, 0);
+    assert_eq!(
+        scene
+            .count("SELECT count(*) FROM outbox WHERE published_at IS NULL")
+            .await,
+        0
+    );
     for topic in [first::Posted::TOPIC, second::Posted::TOPIC] {
         for record in scene.broker.records(topic).await {
             let header = |name: &str| {
-                String::from_utf8(record.header(name).expect("the header is there").to_vec()).unwrap()
+                String::from_utf8(record.header(name).expect("the header is there").to_vec())
+                    .unwrap()
             };
             assert!(
                 header("traceparent").contains("0af7651916cd43dd8448eb211c80319c"),
@@ -97,20 +119,30 @@ async fn a_rolled_back_business_transaction_publishes_nothing(on: On) {
     let outbox = Outbox::new();
     let now = OffsetDateTime::now_utc();
     let mut tx = connection.begin().await.unwrap();
-    let undone: Vec<_> =
-        entries::<undone::Posted>("a", 3).into_iter().map(|e| e.occurred_at(now)).collect();
+    let undone: Vec<_> = entries::<undone::Posted>("a", 3)
+        .into_iter()
+        .map(|e| e.occurred_at(now))
+        .collect();
     outbox.publish_all(&mut tx, undone).await.unwrap();
     tx.rollback().await.unwrap();
     outbox
-        .publish(&mut connection, undone::Posted::entry("b", 1, "").occurred_at(now))
+        .publish(
+            &mut connection,
+            undone::Posted::entry("b", 1, "").occurred_at(now),
+        )
         .await
         .unwrap();
     connection.close().await.unwrap();
     let consumer =
         Consumer::named("test-undone").handler::<undone::Posted>(Recorder::of("test-undone"));
-    let running =
-        Running::start(Service::builder(scene.config(&[])).relay().consumer(consumer));
-    scene.await_effects("test-undone", &effects_of("b", 1)).await;
+    let running = Running::start(
+        Service::builder(scene.config(&[]))
+            .relay()
+            .consumer(consumer),
+    );
+    scene
+        .await_effects("test-undone", &effects_of("b", 1))
+        .await;
     running.stop().await;
     assert_eq!(scene.broker.records(undone::Posted::TOPIC).await.len(), 1);
 }
@@ -134,11 +166,16 @@ async fn a_failed_handler_publishes_nothing(on: On) {
     events[1].note = "permanent".into();
     scene.produce(0, &events).await;
     let name = "test-first-failing";
-    let consumer =
-        Consumer::named(name).handler::<failing::Posted>(Publishing(Recorder::of(name)));
+    let consumer = Consumer::named(name).handler::<failing::Posted>(Publishing(Recorder::of(name)));
     let running = scene.start([consumer]);
-    scene.await_committed(name, failing::Posted::TOPIC, 0, 3).await;
+    scene
+        .await_committed(name, failing::Posted::TOPIC, 0, 3)
+        .await;
     running.stop().await;
     assert_eq!(scene.effects(name).await, ["a:1", "a:3"]);
-    assert_eq!(scene.count("SELECT count(*) FROM outbox").await, 2, "the effect, whole or not at all");
+    assert_eq!(
+        scene.count("SELECT count(*) FROM outbox").await,
+        2,
+        "the effect, whole or not at all"
+    );
 }
