@@ -144,6 +144,22 @@ async fn run(
         return Ok(report);
     }
 
+    // Beside the table, wherever the search_path leads.
+    let schema: Option<String> = sqlx::query_scalar(
+        "SELECT n.nspname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+         WHERE c.oid = to_regclass('processed_event')",
+    )
+    .fetch_optional(&mut *conn)
+    .await
+    .map_err(failed)?;
+    let Some(schema) = schema else {
+        return Err(DatabaseError::plain(
+            ErrorKind::Other,
+            WHAT,
+            "the table processed_event is missing",
+            "run the migrations (`factum migrate up`)",
+        ));
+    };
     let partitions = partition::list(conn).await.map_err(failed)?;
     if let Some(default) = partitions.iter().find(|p| p.bounds == Bounds::Default) {
         return Err(DatabaseError::plain(
@@ -161,7 +177,7 @@ async fn run(
     let newest = today.on(window.ahead_days.clamp(2, MAX_DAYS));
 
     for day in days_to_make(&partitions, oldest, newest) {
-        create(conn, day).await.map_err(failed)?;
+        create(conn, &schema, day).await.map_err(failed)?;
         report.created.push(day.name());
     }
     // The oldest first: if one has to wait, the rest is younger.
@@ -176,7 +192,7 @@ async fn run(
             Err(err) => return Err(failed(err)),
         }
     }
-    for name in leftovers(conn, oldest).await.map_err(failed)? {
+    for name in leftovers(conn, &schema, oldest).await.map_err(failed)? {
         match drop_table(conn, &name).await {
             Ok(()) => report.dropped.push(name.1),
             Err(err) if error::code(&err) == "55P03" => report.postponed.push(name.1),
@@ -253,12 +269,14 @@ fn is_older(partition: &Partition, oldest: Day) -> bool {
 }
 
 /// `CREATE TABLE … PARTITION OF` would lock out every writer; attaching doesn't.
-async fn create(conn: &mut PgConnection, day: Day) -> Result<(), sqlx::Error> {
-    let (name, from, to) = (day.name(), day.floor(), day.on(1).floor());
+async fn create(conn: &mut PgConnection, schema: &str, day: Day) -> Result<(), sqlx::Error> {
+    let (from, to) = (day.floor(), day.on(1).floor());
+    let name = quoted(schema, &day.name());
+    let parent = quoted(schema, "processed_event");
     let sql = format!(
-        "CREATE TABLE {name} (LIKE processed_event INCLUDING DEFAULTS INCLUDING CONSTRAINTS); \
+        "CREATE TABLE {name} (LIKE {parent} INCLUDING DEFAULTS INCLUDING CONSTRAINTS); \
          COMMENT ON TABLE {name} IS '{COMMENT}'; \
-         ALTER TABLE processed_event ATTACH PARTITION {name} FOR VALUES FROM ('{from}') TO ('{to}')"
+         ALTER TABLE {parent} ATTACH PARTITION {name} FOR VALUES FROM ('{from}') TO ('{to}')"
     );
     // Several statements in one simple query are one transaction.
     sqlx::raw_sql(AssertSqlSafe(sql)).execute(conn).await?;
@@ -281,6 +299,7 @@ async fn detach(conn: &mut PgConnection, partition: &Partition) -> Result<(), sq
 /// Tables that were partitions: our comment on them, a name older than the window, no parent.
 async fn leftovers(
     conn: &mut PgConnection,
+    schema: &str,
     oldest: Day,
 ) -> Result<Vec<(String, String)>, sqlx::Error> {
     sqlx::query_as(
@@ -289,13 +308,12 @@ async fn leftovers(
          JOIN pg_namespace n ON n.oid = c.relnamespace \
          WHERE c.relkind = 'r' AND NOT c.relispartition \
            AND c.relname ~ '^processed_event_[0-9]{8}$' AND c.relname::text < $1 \
-           AND n.oid = (SELECT relnamespace FROM pg_class \
-                        WHERE oid = to_regclass('processed_event')) \
-           AND obj_description(c.oid, 'pg_class') = $2 \
+           AND n.nspname = $3 AND obj_description(c.oid, 'pg_class') = $2 \
          ORDER BY 2",
     )
     .bind(oldest.name())
     .bind(COMMENT)
+    .bind(schema)
     .fetch_all(conn)
     .await
 }

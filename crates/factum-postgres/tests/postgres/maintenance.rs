@@ -1,11 +1,12 @@
 use factum_event::EventId;
 use factum_postgres::DedupVerdict::{Duplicate, Fresh};
 use factum_postgres::{
-    ErrorKind, MaintenanceReport, SchemaProblem, Session, Window, check_schema, maintain, migration,
+    Database, ErrorKind, MaintenanceReport, SchemaProblem, Session, Window, check_schema, maintain,
+    migration,
 };
 use time::{Duration, OffsetDateTime};
 
-use crate::fixture::{Fixture, LIMIT, ids, unix_ms};
+use crate::fixture::{Fixture, LIMIT, ids, settings, unix_ms};
 
 async fn at(fixture: &Fixture, window: Window, now: OffsetDateTime) -> MaintenanceReport {
     maintain(&fixture.db, &window, now).await.unwrap()
@@ -300,4 +301,48 @@ async fn a_window_too_short_ahead_counts_as_two_days() {
     )
     .await;
     assert_eq!(report.created.len(), 3);
+}
+
+#[tokio::test]
+async fn partitions_lie_beside_their_table_wherever_the_search_path_leads() {
+    let fixture = Fixture::empty().await;
+    let name = fixture.database.name();
+    fixture
+        .sql(format!(
+            "CREATE SCHEMA \"Odd\"; CREATE SCHEMA first; \
+             ALTER DATABASE {name} SET search_path = \"Odd\""
+        ))
+        .await;
+    let connect = async || {
+        Database::connect(&settings(&fixture.database))
+            .await
+            .unwrap()
+    };
+    migration::up(&connect().await).await.unwrap();
+    fixture
+        .sql(format!(
+            "ALTER DATABASE {name} SET search_path = first, \"Odd\""
+        ))
+        .await;
+    let now = OffsetDateTime::now_utc();
+    let db = connect().await;
+    let report = maintain(&db, &Window::default(), now).await.unwrap();
+    assert_eq!(report.created.len(), 38);
+    let report = maintain(&db, &Window::default(), now + Duration::DAY)
+        .await
+        .unwrap();
+    assert_eq!((report.created.len(), report.dropped.len()), (1, 1));
+    let elsewhere = "SELECT count(*) FROM pg_class \
+                     WHERE relname ~ '^processed_event_[0-9]{8}$' \
+                       AND relnamespace <> '\"Odd\"'::regnamespace";
+    assert_eq!(fixture.count(elsewhere).await, 0);
+}
+
+#[tokio::test]
+async fn without_its_table_maintenance_says_what_to_run() {
+    let fixture = Fixture::empty().await;
+    let err = maintain(&fixture.db, &Window::default(), OffsetDateTime::now_utc())
+        .await
+        .unwrap_err();
+    assert!(err.to_string().contains("factum migrate up"), "{err}");
 }

@@ -1,5 +1,5 @@
 use factum_postgres::migration::{self, Applied, MigrationError};
-use factum_postgres::{SchemaProblem, Window, check_schema, maintain};
+use factum_postgres::{Database, DatabaseSettings, SchemaProblem, Window, check_schema, maintain};
 use sqlx::AssertSqlSafe;
 use time::OffsetDateTime;
 
@@ -183,4 +183,33 @@ async fn somebody_elses_outbox_is_named_and_left_alone() {
     let nothing =
         "SELECT count(*) FROM pg_class WHERE relname IN ('dead_letter', 'processed_event')";
     assert_eq!(fixture.count(nothing).await, 0);
+}
+
+#[tokio::test]
+async fn a_role_without_the_right_to_create_tables_may_ask() {
+    let fixture = Fixture::new().await;
+    let role = format!("{}_role", fixture.database.name());
+    fixture
+        .sql(format!(
+            "REVOKE CREATE ON SCHEMA public FROM public; \
+             CREATE ROLE {role} LOGIN PASSWORD 'secret'; \
+             GRANT ALL ON ALL TABLES IN SCHEMA public TO {role}"
+        ))
+        .await;
+    let (_, rest) = fixture.database.url().split_once('@').unwrap();
+    let settings = DatabaseSettings::new(format!("postgres://{role}:secret@{rest}").into());
+    let db = Database::connect(&settings).await.unwrap();
+    assert_eq!(migration::up(&db).await.unwrap(), []);
+    assert_eq!(check_schema(&db).await.unwrap(), []);
+
+    fixture.sql("DROP TABLE factum_migration").await;
+    let err = migration::up(&db).await.unwrap_err().to_string();
+    assert!(
+        err.contains("42501") && err.contains("grant the right"),
+        "{err}"
+    );
+    db.close().await;
+    fixture
+        .sql(format!("DROP OWNED BY {role}; DROP ROLE {role}"))
+        .await;
 }
