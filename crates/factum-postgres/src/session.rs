@@ -227,15 +227,10 @@ impl Session {
     /// # Panics
     /// If no transaction is open: a write would be committed on its own.
     pub fn conn(&mut self) -> &mut PgConnection {
-        assert!(
-            self.open,
-            "Session::conn is for handlers: call Session::begin first"
-        );
         self.touched = true;
         match &mut self.held {
-            Some(held) => held.conn(),
-            // `open` is false whenever the connection is gone.
-            None => unreachable!("a session without a connection has no open transaction"),
+            Some(held) if self.open => held.conn(),
+            _ => panic!("Session::conn is for handlers: call Session::begin first"),
         }
     }
 
@@ -264,8 +259,7 @@ impl Session {
         }
         let mut given: BTreeSet<Uuid> = ids.iter().map(|id| id.as_uuid()).collect();
         let mut outside = BTreeSet::new();
-        // Twice: the partitions may change between the failure and the look at them.
-        for _ in 0..3 {
+        for _ in 0..DEDUP_TRIES {
             let sorted: Vec<Uuid> = given.iter().copied().collect();
             let inserted = self
                 .statement(async |conn| {
@@ -280,7 +274,7 @@ impl Session {
                     ))
                 })
                 .await;
-            let err = match inserted {
+            match inserted {
                 Ok((xid, fresh)) => {
                     let xid = parse_xid(WHAT, &xid)?;
                     let verdicts = verdicts(ids, &outside, &fresh);
@@ -290,15 +284,10 @@ impl Session {
                     });
                     return Ok(Dedup { verdicts, xid });
                 }
-                Err(Failed::Answer(err)) if error::code(&err) == NO_PARTITION => err,
+                Err(Failed::Answer(err)) if error::code(&err) == NO_PARTITION => {}
                 Err(failed) => return Err(failed.into_error(WHAT)),
-            };
-            let found = self.find_outside(WHAT, &given).await?;
-            if found.is_empty() && outside.is_empty() {
-                // No partition was missing after all: some other CHECK of the table. Or a
-                // partition came in between, then the next round succeeds.
-                tracing::debug!(error = %DatabaseError::new(WHAT, &err), "dedup is tried again");
             }
+            let found = self.find_outside(WHAT, &given).await?;
             for id in found {
                 given.remove(&id);
                 outside.insert(id);
@@ -738,7 +727,8 @@ impl Session {
             .map_err(|failed| failed.into_error(what))
     }
 
-    /// Runs one statement. While it runs, the connection is out of the session.
+    /// Runs one statement. While it runs, the connection is out of the session and no transaction
+    /// is open in it, so that a statement cut off half-way leaves it so.
     async fn statement<T>(
         &mut self,
         statement: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
@@ -746,18 +736,12 @@ impl Session {
         let Some(mut held) = self.held.take() else {
             return Err(Failed::Lost(Lost::Before));
         };
+        let open = std::mem::take(&mut self.open);
         match held.answered(statement).await {
-            Ok(value) => {
-                self.held = Some(held);
-                Ok(value)
-            }
-            Err(err) if error::ends_connection(&err) => {
-                self.open = false;
-                Err(Failed::Lost(Lost::Now(err)))
-            }
-            Err(err) => {
-                self.held = Some(held);
-                Err(Failed::Answer(err))
+            Err(err) if error::ends_connection(&err) => Err(Failed::Lost(Lost::Now(err))),
+            answer => {
+                (self.held, self.open) = (Some(held), open);
+                answer.map_err(Failed::Answer)
             }
         }
     }
@@ -844,6 +828,10 @@ enum Status {
     InProgress,
     NotCommitted,
 }
+
+/// With ids outside the window the second try succeeds, unless a partition came or went between
+/// the failure and the look at the partitions.
+const DEDUP_TRIES: u32 = 4;
 
 async fn status(conn: &mut PgConnection, xid: TransactionId) -> Result<Status, sqlx::Error> {
     let sql = format!("SELECT pg_xact_status('{xid}'::xid8)");

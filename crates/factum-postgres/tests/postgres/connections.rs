@@ -94,8 +94,10 @@ async fn case_63_a_session_cut_off_in_the_middle_is_closed_and_not_used_again() 
     let slow = fixture.through_a_proxy(Arc::default()).await;
     let db = Database::connect(&slow).await.unwrap();
     let mut session = Session::open(&db).await.unwrap();
-    assert!(cut_after(1, session.begin()).await.is_none());
+    session.begin().await.unwrap();
+    assert!(cut_after(1, session.transaction_id()).await.is_none());
     assert!(session.is_closed());
+    session.rollback().await.unwrap();
     assert_eq!(
         session.begin().await.unwrap_err().kind(),
         ErrorKind::Unavailable
