@@ -88,9 +88,10 @@ async fn case_03_killed_before_and_after_commit(on: On) {
         })
         .await;
         process.kill();
+        // The first event may have come in a batch of its own, before.
         assert!(
-            scene.effects(CONSUMER).await.is_empty(),
-            "nothing was committed"
+            !scene.effects(CONSUMER).await.contains(&"a:2".to_owned()),
+            "the held transaction was not committed"
         );
         // The dead process's backend ends by itself, or its lock would hold up the next one.
         eventually(LIMIT, "the end of the dead transaction", async || {
