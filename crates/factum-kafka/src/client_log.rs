@@ -57,8 +57,16 @@ impl ClientContext for ClientLog {
     }
 }
 
+/// What librdkafka says of `enable.gapless.guarantee` at each start. The producer sets it on purpose, so
+/// it is no news to a person.
+const KNOWN_EXPERIMENT: &str = "enable.gapless.guarantee is experimental";
+
 /// One line of librdkafka's log.
 pub(crate) fn log_line(level: RDKafkaLogLevel, facility: &str, line: &str) {
+    if line.contains(KNOWN_EXPERIMENT) {
+        tracing::debug!(facility, "librdkafka: {line}");
+        return;
+    }
     match level {
         RDKafkaLogLevel::Emerg
         | RDKafkaLogLevel::Alert

@@ -22,7 +22,8 @@ use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
 ///   client of this crate does.
 /// - It does not check the sequence numbers of an idempotent producer: that a refused batch is not
 ///   overtaken shows on a real broker only.
-/// - A new consumer group waits 3 s for its first assignment.
+/// - A new consumer group waits 3 s for its first assignment. A `session.timeout.ms` at or below that
+///   throws the first member out while it waits, and it waits for ever: use 4 s or more.
 ///
 /// ```
 /// use factum_kafka::{EmbeddedBroker, KafkaSettings};
