@@ -16,7 +16,7 @@ use clap::{Parser, Subcommand};
 #[command(
     name = "factum",
     version,
-    after_help = "Exit codes: 0 done; 1 failed, or something is pending; 2 wrong usage; 3 the database is away.\n\n\
+    after_help = "Exit codes: 0 done; 1 failed, or something is pending; 2 wrong usage; 3 the database is away (`migrate`).\n\n\
                   Example:\n  DATABASE_URL=postgres://orders:…@localhost:5432/orders factum migrate up"
 )]
 struct Cli {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use crate::outcome::{self, Exit, Failure, Report};
+use crate::outcome::{self, Exit, Failure, Hint, Report};
 
 /// Connections that a migration needs: one for itself, one for the partitions.
 const CONNECTIONS: u32 = 2;
@@ -93,8 +93,10 @@ impl Target {
         let schema_if_asked = self.json.then_some(schema);
         let failure = |exit, what, place: String, mend: &str| Failure {
             what,
-            place,
-            mend: mend.to_owned(),
+            hint: Some(Hint {
+                place,
+                mend: mend.to_owned(),
+            }),
             exit,
             schema: schema_if_asked,
         };
@@ -113,6 +115,15 @@ impl Target {
                 ));
             }
         };
+        if !(url.starts_with("postgres://") || url.starts_with("postgresql://")) {
+            return Err(failure(
+                Exit::Usage,
+                format!("{name} is not a PostgreSQL URL"),
+                format!("the environment variable {name}"),
+                "write postgres://user:password@host:5432/database, with / ? # @ : and % of the \
+                 password percent-encoded",
+            ));
+        }
         let settings = DatabaseSettings {
             max_connections: CONNECTIONS,
             application_name: "factum-migrate".to_owned(),

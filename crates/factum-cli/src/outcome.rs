@@ -32,19 +32,27 @@ pub(crate) struct Report {
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) what: String,
-    pub(crate) place: String,
-    pub(crate) mend: String,
+    /// `None` where `what` is a list whose every entry says it.
+    pub(crate) hint: Option<Hint>,
     pub(crate) exit: Exit,
     /// Whether the closing JSON object was asked for, and its schema.
     pub(crate) schema: Option<&'static str>,
 }
 
+/// Where it happened, and what to do.
+#[derive(Debug)]
+pub(crate) struct Hint {
+    pub(crate) place: String,
+    pub(crate) mend: String,
+}
+
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Failure {
-            what, place, mend, ..
-        } = self;
-        write!(f, "error: {what}\n  where: {place}\n  mend:  {mend}")
+        write!(f, "error: {}", self.what)?;
+        match &self.hint {
+            Some(Hint { place, mend }) => write!(f, "\n  where: {place}\n  mend:  {mend}"),
+            None => Ok(()),
+        }
     }
 }
 

@@ -1,5 +1,7 @@
 //! `factum relay`: the relay on its own, for outboxes that services in other languages write.
 
+use std::io::IsTerminal as _;
+
 use clap::Args;
 use factum_runtime::{Config, Service};
 use tracing_subscriber::EnvFilter;
@@ -27,13 +29,12 @@ pub(crate) fn run(options: &Options) -> Result<Report, Failure> {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .init();
     let failure = |what: String, exit| Failure {
         what,
-        place: "this process and its environment".to_owned(),
-        mend:
-            "do what the text above says; the table of settings is in the documentation of Config"
-                .to_owned(),
+        // The configuration and the start checks say of each problem where and what to do.
+        hint: None,
         exit,
         schema: options.json.then_some(SCHEMA),
     };
