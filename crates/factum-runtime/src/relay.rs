@@ -82,8 +82,8 @@ impl Relay {
         }
     }
 
-    /// How many rows one batch takes at most, 1 to 2,000. More gains little (30,000 rows per second with
-    /// 1,000), and the rows of a batch are in memory.
+    /// How many rows one batch takes at most, 1 to 2,000. The rows of a batch are in
+    /// memory.
     #[must_use]
     pub fn claim_limit(mut self, rows: u32) -> Relay {
         self.claim_limit = rows.clamp(1, 2_000);
