@@ -144,13 +144,16 @@ impl Retry {
     /// How long to wait before an attempt: nothing before the first, then `first_delay` doubled for
     /// every attempt beyond the second, up to `max_delay`.
     pub fn delay_before(&self, attempt: u32) -> Duration {
-        match attempt {
-            0 | 1 => Duration::ZERO,
-            _ => {
-                let factor = 2_u32.saturating_pow(attempt - 2);
-                self.first_delay.saturating_mul(factor).min(self.max_delay)
-            }
+        let Some(mut doublings) = attempt.checked_sub(2) else {
+            return Duration::ZERO;
+        };
+        let mut delay = self.first_delay.min(self.max_delay);
+        // Fewer than 100 rounds: a nanosecond is doubled 94 times until it exceeds any duration.
+        while doublings > 0 && !delay.is_zero() && delay < self.max_delay {
+            delay = delay.saturating_mul(2).min(self.max_delay);
+            doublings -= 1;
         }
+        delay
     }
 
     /// The sum of all delays: how long a failing event is kept at the longest, without the time that
@@ -159,7 +162,8 @@ impl Retry {
         let mut sum = Duration::ZERO;
         for attempt in 2..=self.attempts {
             let delay = self.delay_before(attempt);
-            if delay == self.max_delay {
+            // From here on it stays what it is.
+            if delay == self.max_delay || delay.is_zero() {
                 let left = self.attempts - attempt + 1;
                 return sum.saturating_add(delay.saturating_mul(left));
             }
@@ -320,5 +324,146 @@ pub fn decide(failure: &Failure, attempt: u32, policy: &Retry) -> Outcome {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The failure that follows in the walk over all of them; `None` begins it and ends it. A new
+    /// failure doesn't compile until it has its place here, and so its line in `expected`.
+    fn after(failure: Option<&Failure>) -> Option<Failure> {
+        let description = || "x".to_owned();
+        let Some(failure) = failure else {
+            return Some(Failure::Transient {
+                description: description(),
+            });
+        };
+        match failure {
+            Failure::Transient { .. } => Some(Failure::Permanent {
+                description: description(),
+            }),
+            Failure::Permanent { .. } => Some(poison(PoisonReason::ALL[0])),
+            Failure::Poison(poisoned) => {
+                let place = PoisonReason::ALL
+                    .iter()
+                    .position(|reason| *reason == poisoned.reason())
+                    .expect("ALL holds every reason");
+                match PoisonReason::ALL.get(place + 1) {
+                    Some(reason) => Some(poison(*reason)),
+                    None => Some(Failure::OutOfWindow),
+                }
+            }
+            Failure::OutOfWindow => Some(Failure::TimedOut),
+            Failure::TimedOut => Some(Failure::Panicked),
+            Failure::Panicked => Some(Failure::SwallowedSqlError),
+            Failure::SwallowedSqlError => Some(Failure::Infrastructure),
+            Failure::Infrastructure => None,
+        }
+    }
+
+    fn poison(reason: PoisonReason) -> Failure {
+        Failure::Poison(Poison::new(reason, "$", "x"))
+    }
+
+    fn every_failure() -> Vec<Failure> {
+        std::iter::successors(after(None), |failure| after(Some(failure))).collect()
+    }
+
+    /// `first` doubled `attempt - 1` times and cut at `max`, in nanoseconds: the wait after the failure
+    /// of `attempt`. Written without the code's own arithmetic, so that the two can disagree.
+    fn nanos_after(attempt: u32, first: Duration, max: Duration) -> u128 {
+        // No duration has more than 94 bits.
+        let factor = 1_u128 << (attempt.max(1) - 1).min(100);
+        let doubled = first.as_nanos().checked_mul(factor);
+        doubled.unwrap_or(u128::MAX).min(max.as_nanos())
+    }
+
+    /// What the documentation of `decide` says, line by line.
+    fn expected(failure: &Failure, attempt: u32, limit: u32, wait: Duration) -> Outcome {
+        let dead = |reason| Outcome::DeadLetter { reason };
+        match failure {
+            Failure::Permanent { .. } => dead(DeadLetterReason::Permanent),
+            Failure::Poison(poison) => dead(DeadLetterReason::Poison(poison.reason())),
+            Failure::OutOfWindow => dead(DeadLetterReason::OutOfWindow),
+            Failure::Transient { .. }
+            | Failure::TimedOut
+            | Failure::Panicked
+            | Failure::SwallowedSqlError
+                if attempt < limit =>
+            {
+                Outcome::Retry {
+                    after: wait,
+                    counted: true,
+                }
+            }
+            Failure::Transient { .. }
+            | Failure::TimedOut
+            | Failure::Panicked
+            | Failure::SwallowedSqlError => dead(DeadLetterReason::AttemptsExhausted),
+            Failure::Infrastructure => Outcome::Retry {
+                after: wait,
+                counted: false,
+            },
+        }
+    }
+
+    #[test]
+    fn every_failure_at_every_attempt_under_every_policy() {
+        let failures = every_failure();
+        assert_eq!(failures.len(), 7 + PoisonReason::ALL.len());
+        let delays = [
+            Duration::ZERO,
+            Duration::from_nanos(1),
+            Duration::from_micros(1),
+            Duration::from_millis(200),
+            Duration::from_secs(30),
+            Duration::from_hours(10),
+            Duration::MAX,
+        ];
+        let mut checked = 0;
+        for limit in [0, 1, 2, 3, 8, 33, 34, 64, 200, u32::MAX - 1, u32::MAX] {
+            let attempts = [
+                0,
+                1,
+                2,
+                3,
+                31,
+                32,
+                33,
+                34,
+                35,
+                95,
+                96,
+                u32::MAX - 1,
+                u32::MAX,
+            ]
+            .into_iter()
+            .chain([limit.saturating_sub(1), limit, limit.saturating_add(1)]);
+            for attempt in attempts {
+                for (first, max) in delays
+                    .iter()
+                    .flat_map(|a| delays.iter().map(move |b| (*a, *b)))
+                {
+                    let policy = Retry::pause_partition()
+                        .attempts(limit)
+                        .first_delay(first)
+                        .max_delay(max);
+                    let wait = Duration::from_nanos_u128(nanos_after(attempt, first, max));
+                    for failure in &failures {
+                        // 0 counts as 1, of the limit as of the attempt.
+                        let (attempt_, limit_) = (attempt.max(1), limit.max(1));
+                        assert_eq!(
+                            decide(failure, attempt, &policy),
+                            expected(failure, attempt_, limit_, wait),
+                            "{failure:?}, attempt {attempt}, {policy:?}"
+                        );
+                        checked += 1;
+                    }
+                }
+            }
+        }
+        assert_eq!(checked, 11 * 16 * 49 * failures.len());
     }
 }

@@ -1,7 +1,7 @@
-//! `decide`, over every failure, attempt and policy.
+//! `decide` and its delays, as a user meets them.
 //!
-//! `decide` matches every failure by name, so a new one doesn't compile until it has its line there;
-//! it gets its line here at the same time.
+//! The walk over every failure stands beside the function: there, a new failure doesn't compile until
+//! it has its line in the table.
 
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use factum_event::{
     DeadLetterReason, Decoded, Failure, HandlerError, Outcome, Poison, PoisonReason, Registry,
     Retry, decide,
 };
+use proptest::prelude::*;
 
 fn poison() -> Poison {
     match Registry::new().decode(Some(b"[]")) {
@@ -161,6 +162,11 @@ fn the_horizon_is_the_sum_of_the_delays() {
         assert_eq!(policy.horizon(), sum, "{policy:?}");
     }
     assert_eq!(Retry::default().horizon(), Duration::from_millis(25_400));
+    for first in [Duration::ZERO, Duration::from_nanos(1), Duration::MAX] {
+        // Known at once, however many attempts there are.
+        let endless = Retry::default().attempts(u32::MAX).first_delay(first);
+        assert_eq!(endless.horizon().is_zero(), first.is_zero());
+    }
     let endless = Retry::default().attempts(u32::MAX);
     assert!(endless.horizon() > Duration::from_secs(30 * 4_000_000_000));
 }
@@ -239,4 +245,53 @@ fn what_is_stored_with_a_dead_letter_says_what_to_do() {
         Failure::Poison(poison()).to_string(),
         "not_object at $: expected a JSON object",
     );
+}
+
+fn durations() -> impl Strategy<Value = Duration> {
+    prop_oneof![
+        (0_u64..=10).prop_map(Duration::from_nanos),
+        any::<u32>().prop_map(|micros| Duration::from_micros(micros.into())),
+        any::<u64>().prop_map(Duration::from_nanos),
+        any::<u64>().prop_map(Duration::from_secs),
+        Just(Duration::MAX),
+    ]
+}
+
+fn any_attempt() -> impl Strategy<Value = u32> {
+    prop_oneof![0_u32..=200, any::<u32>(), Just(u32::MAX)]
+}
+
+proptest! {
+    #[test]
+    fn delays_never_shrink_and_never_exceed_the_limit(
+        first in durations(), max in durations(), attempt in any_attempt(), later in any_attempt(),
+    ) {
+        let policy = Retry::pause_partition().first_delay(first).max_delay(max);
+        let (earlier, later) = (attempt.min(later), attempt.max(later));
+        let delay = policy.delay_before(earlier);
+        prop_assert!(delay <= policy.delay_before(later));
+        prop_assert!(policy.delay_before(later) <= max);
+        // A step doubles, unless the limit is reached or it is the first.
+        let next = policy.delay_before(earlier.saturating_add(1));
+        match earlier {
+            0 => prop_assert_eq!(next, Duration::ZERO),
+            1 => prop_assert_eq!(next, first.min(max)),
+            u32::MAX => prop_assert_eq!(next, delay),
+            _ => prop_assert_eq!(next, delay.saturating_mul(2).min(max)),
+        }
+    }
+
+    #[test]
+    fn a_failing_event_ends_after_exactly_the_policys_attempts(limit in 1_u32..=300, first in durations()) {
+        let policy = Retry::pause_partition().attempts(limit).first_delay(first);
+        let mut waited = Duration::ZERO;
+        let mut attempt = 1;
+        while let Outcome::Retry { after, counted } = decide(&Failure::Panicked, attempt, &policy) {
+            prop_assert!(counted && attempt < limit);
+            waited = waited.saturating_add(after);
+            attempt += 1;
+        }
+        prop_assert_eq!(attempt, limit);
+        prop_assert_eq!(waited, policy.horizon());
+    }
 }
