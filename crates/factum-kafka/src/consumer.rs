@@ -4,14 +4,11 @@
 //! at the mercy of a handler, CONS-6), answers rebalances and moves offsets. Each partition's
 //! records wait in librdkafka's own bounded queue until the lane asks for them: when it is full,
 //! librdkafka pauses fetching that partition, and the others flow.
-//!
-//! **Epochs.** Every assignment of a partition makes a new [`LaneFeed`] with its own progress. After
-//! a revocation nobody reads that progress any more, so a result that comes late moves no offset;
-//! and the closed feed can never take a record that belongs to its successor.
+//! What the lanes share with the thread, and what an epoch is, stands in `lanes.rs`, which knows
+//! nothing of librdkafka.
 
-use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
 use rdkafka::config::RDKafkaLogLevel;
@@ -20,19 +17,19 @@ use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, Reb
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode};
 use rdkafka::message::{BorrowedMessage, Header, Headers, Message};
 use rdkafka::{ClientContext, Offset, TopicPartitionList};
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 
 use crate::client_log::log_line;
+use crate::lanes::{LaneFeed, LaneTable, PartitionKey, RecordSource};
 use crate::producer::HEADERS_MAX;
+use crate::sync::{Deadline, lock};
 use crate::{KafkaError, KafkaErrorKind, KafkaSettings, Record};
 
 /// Stands for a header whose name can't be read.
 const UNREADABLE_HEADER: &str = "\u{fffd}";
 /// How long one poll may wait. Also the longest time until a stop request is seen.
 const POLL_WAIT: Duration = Duration::from_millis(100);
-/// A feed looks at its queue at least this often, whatever the wake-ups do.
-const FEED_RECHECK: Duration = Duration::from_secs(1);
 
 /// Where a group that has no committed offset begins (CONS-4).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -90,172 +87,6 @@ impl GroupStats {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Nothing in this module panics while it holds a lock; the data stays sound either way.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// What the poll thread and a lane share about one assignment of one partition.
-struct Shared {
-    queue: Mutex<Queue>,
-    nonempty: Notify,
-    drain: CancellationToken,
-    abort: CancellationToken,
-    /// The offset of the next record to handle, or -1: nothing finished yet.
-    next_offset: AtomicI64,
-    finished: Mutex<bool>,
-    finished_signal: Condvar,
-}
-
-/// The source of records; `source` is `None` once the partition is revoked.
-struct Queue {
-    source: Option<PartitionQueue<Context>>,
-    /// Records that reached the main queue before the partition's own queue was split off.
-    strays: VecDeque<Record>,
-}
-
-impl Shared {
-    fn new() -> Shared {
-        Shared {
-            queue: Mutex::new(Queue {
-                source: None,
-                strays: VecDeque::new(),
-            }),
-            nonempty: Notify::new(),
-            drain: CancellationToken::new(),
-            abort: CancellationToken::new(),
-            next_offset: AtomicI64::new(-1),
-            finished: Mutex::new(false),
-            finished_signal: Condvar::new(),
-        }
-    }
-
-    fn wait_finished(&self, until: Instant) -> bool {
-        let mut finished = lock(&self.finished);
-        while !*finished {
-            let Some(left) = until
-                .checked_duration_since(Instant::now())
-                .filter(|d| !d.is_zero())
-            else {
-                return false;
-            };
-            finished = self
-                .finished_signal
-                .wait_timeout(finished, left)
-                .unwrap_or_else(PoisonError::into_inner)
-                .0;
-        }
-        true
-    }
-}
-
-/// The records of one partition, for as long as this assignment lasts.
-///
-/// Dropping the feed tells the poll thread that the lane has finished.
-pub struct LaneFeed {
-    topic: Arc<str>,
-    partition: i32,
-    epoch: u64,
-    shared: Arc<Shared>,
-}
-
-impl std::fmt::Debug for LaneFeed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LaneFeed")
-            .field("topic", &self.topic)
-            .field("partition", &self.partition)
-            .field("epoch", &self.epoch)
-            .finish_non_exhaustive()
-    }
-}
-
-impl LaneFeed {
-    /// The topic.
-    pub fn topic(&self) -> &str {
-        &self.topic
-    }
-
-    /// The partition's number.
-    pub fn partition(&self) -> i32 {
-        self.partition
-    }
-
-    /// The number of this assignment; it grows with every assignment in this process.
-    pub fn epoch(&self) -> u64 {
-        self.epoch
-    }
-
-    /// Cancelled when the partition is revoked or the consumer stops: finish what has begun.
-    pub fn drain(&self) -> &CancellationToken {
-        &self.shared.drain
-    }
-
-    /// Cancelled when the drain deadline has passed: give up what has begun.
-    pub fn abort(&self) -> &CancellationToken {
-        &self.shared.abort
-    }
-
-    /// Waits for records and takes what is there, in order: one when idle, up to `max_records`
-    /// (and about `max_bytes` of values) under backlog. `None` once the partition is revoked.
-    pub async fn next_batch(
-        &mut self,
-        max_records: usize,
-        max_bytes: usize,
-    ) -> Option<Vec<Record>> {
-        loop {
-            if self.shared.drain.is_cancelled() {
-                return None;
-            }
-            let batch = self.take(max_records, max_bytes);
-            if !batch.is_empty() {
-                return Some(batch);
-            }
-            tokio::select! {
-                () = self.shared.drain.cancelled() => return None,
-                // The permit of a wake-up between `take` and here is kept by Notify.
-                () = self.shared.nonempty.notified() => {}
-                () = tokio::time::sleep(FEED_RECHECK) => {}
-            }
-        }
-    }
-
-    fn take(&self, max_records: usize, max_bytes: usize) -> Vec<Record> {
-        let mut batch = Vec::new();
-        let mut bytes = 0;
-        let mut queue = lock(&self.shared.queue);
-        while batch.len() < max_records && bytes < max_bytes {
-            let record = match queue.strays.pop_front() {
-                Some(stray) => stray,
-                None => match queue.source.as_ref().and_then(|s| s.poll(Duration::ZERO)) {
-                    Some(Ok(message)) => to_record(&message, &self.topic),
-                    // Partition-level errors (e.g. end of partition) repeat on the main queue when
-                    // they matter; the next poll goes on.
-                    Some(Err(_)) => continue,
-                    None => break,
-                },
-            };
-            bytes += record.value.as_ref().map_or(0, Vec::len);
-            batch.push(record);
-        }
-        batch
-    }
-
-    /// Says that every record below `next_offset` has been handled and committed to the database.
-    /// The only way an offset moves (CONS-2). It never goes back.
-    pub fn handled_below(&self, next_offset: i64) {
-        self.shared
-            .next_offset
-            .fetch_max(next_offset, Ordering::AcqRel);
-    }
-}
-
-impl Drop for LaneFeed {
-    fn drop(&mut self) {
-        *lock(&self.shared.finished) = true;
-        self.shared.finished_signal.notify_all();
-    }
-}
-
 pub(crate) fn to_record(message: &BorrowedMessage<'_>, topic: &Arc<str>) -> Record {
     let headers = message.headers().map_or_else(Vec::new, |headers| {
         (0..headers.count().min(HEADERS_MAX))
@@ -282,25 +113,29 @@ fn readable<'a>(read: impl FnOnce() -> Option<Header<'a, &'a [u8]>>) -> (String,
     }
 }
 
-/// An assigned partition as the poll thread sees it.
-struct Lane {
-    shared: Arc<Shared>,
-    /// The offset that the broker last accepted, or -1.
-    committed: i64,
+/// One partition's own queue in librdkafka, as the source of its lane.
+struct PartitionSource {
+    topic: Arc<str>,
+    queue: PartitionQueue<Context>,
 }
 
-type PartitionKey = (Arc<str>, i32);
-
-struct Lanes {
-    live: HashMap<PartitionKey, Lane>,
-    epoch: u64,
-    spawn: Box<dyn FnMut(LaneFeed) + Send>,
+impl RecordSource for PartitionSource {
+    fn next_record(&mut self) -> Option<Record> {
+        loop {
+            match self.queue.poll(Duration::ZERO)? {
+                Ok(message) => return Some(to_record(&message, &self.topic)),
+                // Partition-level errors (e.g. end of partition) repeat on the main queue when
+                // they matter; the next poll goes on.
+                Err(_) => {}
+            }
+        }
+    }
 }
 
 /// librdkafka's callbacks. All of them run on the poll thread, inside `poll`.
 struct Context {
     consumer: OnceLock<Weak<BaseConsumer<Context>>>,
-    lanes: Mutex<Lanes>,
+    lanes: LaneTable,
     stats: Arc<GroupStats>,
     drain_deadline: Duration,
     group_id: String,
@@ -342,71 +177,47 @@ impl Context {
         let Some(consumer) = self.consumer.get().and_then(Weak::upgrade) else {
             return;
         };
-        let mut lanes = lock(&self.lanes);
         for element in list.elements() {
             let topic: Arc<str> = Arc::from(element.topic());
             let partition = element.partition();
-            let Some(mut source) = consumer.split_partition_queue(&topic, partition) else {
-                tracing::error!(group = %self.group_id, %topic, partition, "librdkafka has no queue for an assigned partition");
-                continue;
-            };
-            let shared = Arc::new(Shared::new());
-            let waker = Arc::downgrade(&shared);
-            source.set_nonempty_callback(move || {
-                if let Some(shared) = waker.upgrade() {
-                    shared.nonempty.notify_one();
-                }
+            let epoch = self.lanes.assign(&topic, partition, |wake| {
+                let mut queue = consumer.split_partition_queue(&topic, partition)?;
+                queue.set_nonempty_callback(move || wake.wake());
+                Some(Box::new(PartitionSource {
+                    topic: topic.clone(),
+                    queue,
+                }))
             });
-            lock(&shared.queue).source = Some(source);
-            lanes.epoch += 1;
-            let feed = LaneFeed {
-                topic: topic.clone(),
-                partition,
-                epoch: lanes.epoch,
-                shared: shared.clone(),
-            };
-            tracing::info!(group = %self.group_id, %topic, partition, epoch = feed.epoch, "partition assigned");
-            lanes.live.insert(
-                (topic, partition),
-                Lane {
-                    shared,
-                    committed: -1,
-                },
-            );
-            self.stats.assigned.fetch_add(1, Ordering::Relaxed);
-            (lanes.spawn)(feed);
+            match epoch {
+                Some(epoch) => {
+                    tracing::info!(group = %self.group_id, %topic, partition, epoch, "partition assigned");
+                    self.stats.assigned.fetch_add(1, Ordering::Relaxed);
+                }
+                None => {
+                    tracing::error!(group = %self.group_id, %topic, partition, "librdkafka has no queue for an assigned partition");
+                }
+            }
         }
     }
 
     /// Drains the lanes to the deadline, closes their feeds for good, commits what they finished.
     fn revoke(&self, consumer: &BaseConsumer<Self>, keys: &[PartitionKey], lost: bool) {
-        let revoked: Vec<(PartitionKey, Lane)> = {
-            let mut lanes = lock(&self.lanes);
-            keys.iter()
-                .filter_map(|key| lanes.live.remove_entry(key))
-                .collect()
-        };
-        if revoked.is_empty() {
-            return;
-        }
-        for (_, lane) in &revoked {
-            lane.shared.drain.cancel();
-        }
         // A lost partition may already have another owner: waiting would only delay the rejoin.
         let drain = if lost {
             Duration::ZERO
         } else {
             self.drain_deadline
         };
-        let until = Instant::now() + drain;
-        for ((topic, partition), lane) in &revoked {
-            if !lane.shared.wait_finished(until) {
+        let revoked = self.lanes.revoke(keys, &Deadline::after(drain));
+        if revoked.is_empty() {
+            return;
+        }
+        for lane in &revoked {
+            let (topic, partition) = (&lane.key.0, lane.key.1);
+            if !lane.drained {
                 tracing::warn!(group = %self.group_id, %topic, partition, lost,
                     "the lane did not finish before the drain deadline; its transaction is given up and its records come again");
-                lane.shared.abort.cancel();
             }
-            // From here on this lane can take no record and, having left `live`, move no offset.
-            lock(&lane.shared.queue).source = None;
             tracing::info!(group = %self.group_id, %topic, partition, lost, "partition revoked");
         }
         self.stats
@@ -416,10 +227,9 @@ impl Context {
             return;
         }
         let mut list = TopicPartitionList::new();
-        for ((topic, partition), lane) in &revoked {
-            let next = lane.shared.next_offset.load(Ordering::Acquire);
-            if next > lane.committed {
-                add_offset(&mut list, topic, *partition, next);
+        for lane in &revoked {
+            if let Some(next) = lane.unsaved {
+                add_offset(&mut list, &lane.key.0, lane.key.1, next);
             }
         }
         if list.count() > 0 {
@@ -430,24 +240,15 @@ impl Context {
     /// Commits what the lanes have finished since the last time. Waits for the broker's answer: a
     /// refusal (a rebalance is going on) reaches nobody otherwise, and the lanes don't wait.
     fn commit_progress(&self, consumer: &BaseConsumer<Self>) {
+        let sent = self.lanes.progress();
         let mut list = TopicPartitionList::new();
-        let mut sent = Vec::new();
-        for (key, lane) in &lock(&self.lanes).live {
-            let next = lane.shared.next_offset.load(Ordering::Acquire);
-            if next > lane.committed {
-                add_offset(&mut list, &key.0, key.1, next);
-                sent.push((key.clone(), next));
-            }
+        for progress in &sent {
+            add_offset(&mut list, &progress.key.0, progress.key.1, progress.next);
         }
         if sent.is_empty() || !self.commit(consumer, &list) {
             return;
         }
-        let mut lanes = lock(&self.lanes);
-        for (key, next) in sent {
-            if let Some(lane) = lanes.live.get_mut(&key) {
-                lane.committed = next;
-            }
-        }
+        self.lanes.committed(&sent);
     }
 
     fn commit(&self, consumer: &BaseConsumer<Self>, list: &TopicPartitionList) -> bool {
@@ -464,14 +265,8 @@ impl Context {
 
     /// A record on the main queue: it was fetched before its partition's queue was split off.
     fn stray(&self, message: &BorrowedMessage<'_>) {
-        let lanes = lock(&self.lanes);
         let key = (Arc::from(message.topic()), message.partition());
-        if let Some(lane) = lanes.live.get(&key) {
-            lock(&lane.shared.queue)
-                .strays
-                .push_back(to_record(message, &key.0));
-            lane.shared.nonempty.notify_one();
-        }
+        self.lanes.stray(&key, || to_record(message, &key.0));
         // Without a lane the partition isn't ours any more: its next owner gets the record.
     }
 }
@@ -516,11 +311,7 @@ impl GroupConsumer {
         let stats = Arc::new(GroupStats::default());
         let context = Context {
             consumer: OnceLock::new(),
-            lanes: Mutex::new(Lanes {
-                live: HashMap::new(),
-                epoch: 0,
-                spawn: Box::new(spawn),
-            }),
+            lanes: LaneTable::new(spawn),
             stats: stats.clone(),
             drain_deadline: group.drain_deadline,
             group_id: group.group_id.clone(),
@@ -656,8 +447,11 @@ impl Poller {
                 context.commit_progress(&self.consumer);
             }
         }
-        let keys: Vec<PartitionKey> = lock(&context.lanes).live.keys().cloned().collect();
-        context.revoke(&self.consumer, &keys, self.failed.is_cancelled());
+        context.revoke(
+            &self.consumer,
+            &context.lanes.keys(),
+            self.failed.is_cancelled(),
+        );
         // Dropping the last reference closes the consumer: it leaves the group.
     }
 
@@ -691,17 +485,33 @@ impl Poller {
 mod tests {
     use super::*;
 
-    fn shared() -> Arc<Shared> {
-        Arc::new(Shared::new())
+    struct Empty;
+
+    impl RecordSource for Empty {
+        fn next_record(&mut self) -> Option<Record> {
+            None
+        }
     }
 
-    fn feed(shared: &Arc<Shared>) -> LaneFeed {
-        LaneFeed {
-            topic: Arc::from("t"),
-            partition: 0,
-            epoch: 1,
-            shared: shared.clone(),
-        }
+    fn key() -> PartitionKey {
+        (Arc::from("t"), 0)
+    }
+
+    /// A table with one lane, and its feed.
+    fn lane() -> (LaneTable, LaneFeed) {
+        let (spawn, spawned) = std::sync::mpsc::channel();
+        let table = LaneTable::new(move |feed| spawn.send(feed).expect("the test waits for it"));
+        let (topic, partition) = key();
+        table.assign(&topic, partition, |_| Some(Box::new(Empty)));
+        (table, spawned.recv().expect("a lane for the partition"))
+    }
+
+    fn next_offset(table: &LaneTable) -> Option<i64> {
+        table.progress().first().map(|progress| progress.next)
+    }
+
+    fn now() -> Deadline {
+        Deadline::after(Duration::ZERO)
     }
 
     /// 2^53 + 1: as a float it is 2^53, and the consumer would go back one record for ever.
@@ -709,9 +519,9 @@ mod tests {
 
     #[test]
     fn listing_fault_11_offsets_beyond_2_to_the_53_are_exact() {
-        let shared = shared();
-        feed(&shared).handled_below(BEYOND_DOUBLE);
-        let next = shared.next_offset.load(Ordering::Acquire);
+        let (table, feed) = lane();
+        feed.handled_below(BEYOND_DOUBLE);
+        let next = next_offset(&table).expect("it was finished just now");
         let mut list = TopicPartitionList::new();
         add_offset(&mut list, "t", 0, next);
         let element = list.find_partition("t", 0).expect("it was added just now");
@@ -732,39 +542,60 @@ mod tests {
         assert_eq!(bad, (UNREADABLE_HEADER.to_owned(), None));
     }
 
-    #[test]
-    fn an_offset_never_goes_back() {
-        let shared = shared();
-        let feed = feed(&shared);
-        feed.handled_below(10);
-        feed.handled_below(7);
-        assert_eq!(shared.next_offset.load(Ordering::Acquire), 10);
+    proptest::proptest! {
+        #[test]
+        fn an_offset_never_goes_back(
+            calls in proptest::collection::vec((0_i64..1_000, proptest::bool::ANY), 1..50),
+        ) {
+            let (table, feed) = lane();
+            let mut highest = -1;
+            let mut accepted = -1;
+            for (offset, commit) in calls {
+                feed.handled_below(offset);
+                highest = highest.max(offset);
+                let progress = table.progress();
+                proptest::prop_assert_eq!(
+                    progress.first().map(|progress| progress.next),
+                    (highest > accepted).then_some(highest)
+                );
+                if commit {
+                    table.committed(&progress);
+                    accepted = highest;
+                }
+            }
+        }
     }
 
     #[test]
     fn a_dropped_feed_ends_the_wait_for_its_lane() {
-        let shared = shared();
-        assert!(
-            !shared.wait_finished(Instant::now()),
-            "the lane is still at work"
-        );
-        drop(feed(&shared));
-        assert!(shared.wait_finished(Instant::now() + Duration::from_secs(60)));
+        let (table, feed) = lane();
+        let revoked = table.revoke(&[key()], &now());
+        assert!(!revoked[0].drained, "the lane is still at work");
+        assert!(feed.abort().is_cancelled());
+
+        let (table, feed) = lane();
+        drop(feed);
+        let minute = Deadline::after(Duration::from_secs(60));
+        assert!(table.revoke(&[key()], &minute)[0].drained);
+        assert!(table.revoke(&[key()], &minute).is_empty(), "once");
     }
 
     #[tokio::test]
     async fn a_draining_feed_gives_no_more_records() {
-        let shared = shared();
-        lock(&shared.queue).strays.push_back(Record {
-            topic: Arc::from("t"),
+        let (table, mut feed) = lane();
+        let record = || Record {
+            topic: key().0,
             partition: 0,
             offset: 1,
             key: None,
             value: None,
             headers: Vec::new(),
             timestamp_ms: None,
-        });
-        shared.drain.cancel();
-        assert_eq!(feed(&shared).next_batch(10, 1000).await, None);
+        };
+        table.stray(&key(), record);
+        assert_eq!(feed.next_batch(10, 1000).await, Some(vec![record()]));
+        table.stray(&key(), record);
+        table.revoke(&[key()], &now());
+        assert_eq!(feed.next_batch(10, 1000).await, None);
     }
 }

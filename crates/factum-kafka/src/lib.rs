@@ -11,15 +11,20 @@ mod consumer;
 mod embedded;
 mod error;
 pub mod inspect;
+mod lanes;
 mod producer;
 mod record;
+#[cfg(test)]
+mod schedule;
 mod settings;
+mod sync;
 mod topology;
 
-pub use consumer::{GroupConsumer, GroupSettings, GroupStats, LaneFeed, StartAt};
+pub use consumer::{GroupConsumer, GroupSettings, GroupStats, StartAt};
 #[cfg(feature = "embedded")]
 pub use embedded::{BrokerFault, BrokerRequest, EmbeddedBroker, EmbeddedBrokerError};
 pub use error::{KafkaError, KafkaErrorKind};
+pub use lanes::LaneFeed;
 pub use producer::{
     HEADER_BYTES_MAX, HEADERS_MAX, OutgoingRecord, Producer, SendError, SendErrorKind,
 };
