@@ -405,6 +405,8 @@ fn rebalances(partitions: i32) {
             consumer.commit_progress(epoch, random.gen_bool(0.7));
         }
         consumer.revoke(epoch, end);
+        let sent = consumer.table.progress();
+        assert!(sent.is_empty(), "a revoked lane moved an offset: {sent:?}");
     }
     consumer.finish(random.gen_range(0..=1));
 }
@@ -427,15 +429,15 @@ fn exhaustively(model: impl Fn() + Send + Sync + 'static) {
 
 #[test]
 fn rebalances_in_random_order_lose_no_record_and_move_no_offset_too_far() {
-    run(RandomScheduler::new(6_000), || rebalances(1));
-    run(RandomScheduler::new(1_500), || rebalances(2));
+    run(RandomScheduler::new(30_000), || rebalances(1));
+    run(RandomScheduler::new(10_000), || rebalances(2));
 }
 
 /// Few changes of threads, at the worst places: what a random order hardly ever meets.
 #[test]
 fn rebalances_with_few_and_late_switches_lose_no_record_either() {
     for depth in [2, 3, 4] {
-        run(PctScheduler::new(depth, 1_500), || rebalances(1));
+        run(PctScheduler::new(depth, 8_000), || rebalances(1));
     }
 }
 
@@ -488,14 +490,23 @@ fn a_revocation_ends_at_the_deadline_when_the_lane_does_not_in_every_order() {
 
 #[test]
 fn an_idle_lane_ends_by_its_revocation_in_every_order() {
+    struct Empty;
+
+    impl RecordSource for Empty {
+        fn next_record(&mut self) -> Option<Record> {
+            None
+        }
+    }
+
     exhaustively(|| {
         let (world, table, feeds) = bare();
-        world.assign(&table, 1, 0);
+        table.assign(&world.key.0, 0, |_| Some(Box::new(Empty)));
         let mut feed = feeds.next();
         let lane = thread::spawn(move || {
             assert_eq!(block_on(feed.next_batch(1, BYTES_MAX)), None);
         });
-        assert!(table.revoke(&table.keys(), &Deadline::default())[0].drained);
+        let keys = [world.key.clone()];
+        assert!(table.revoke(&keys, &Deadline::default())[0].drained);
         lane.join().unwrap();
     });
 }
@@ -538,6 +549,7 @@ fn a_late_result_moves_no_offset_in_any_order() {
             old
         });
         table.revoke(&table.keys(), &Deadline::passed());
+        assert!(table.progress().is_empty());
         world.unassign();
         world.assign(&table, 2, 0);
         assert!(table.progress().is_empty());

@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::handler::{CallError, CallLimits, Delivery, ErasedHandler, RunError, Tx};
+use crate::work_list::{Part, WorkList};
 use factum_event::{
     AnyEnvelope, DeadLetterReason, Decoded, EventId, Failure, Outcome, Poison, Registry, Retry,
     TraceContext, decide,
@@ -23,8 +24,6 @@ use factum_postgres::{
 
 /// Values of one batch in memory, about.
 const BATCH_BYTES: usize = 8 * 1024 * 1024;
-/// Records in the first batch after a failure, so that one bad stretch isn't decoded over and over.
-const CAREFUL_BATCH: usize = 32;
 /// Immediate re-runs of a transaction that PostgreSQL broke off (40001, 40P01) before the conflict
 /// counts as a failure of the handler.
 const CONFLICT_RETRIES: u32 = 10;
@@ -228,26 +227,29 @@ impl Lane {
 
     /// Handles `records` in order: whole if it goes well, in ever smaller parts where it doesn't.
     async fn process(&mut self, records: &[Record]) -> Result<(), Halt> {
-        // Parts still to do, the first on top; a part that is known to fail carries its failure.
-        let mut parts: Vec<(Range<usize>, Option<Failure>)> = vec![(0..records.len(), None)];
-        while let Some((part, known)) = parts.pop() {
-            if let Some(failure) = known {
-                self.settle(&records[part.start], failure).await?;
-            } else {
-                match self.attempt_through_outages(&records[part.clone()]).await {
-                    Ok(()) => {}
-                    Err(AttemptError::Records { range, failure }) => {
-                        let failed = part.start + range.start..part.start + range.end;
-                        split(&mut parts, &part, failed, failure);
-                        continue;
-                    }
-                    Err(AttemptError::Halt(halt)) => return Err(halt),
-                    Err(AttemptError::Conflict { .. } | AttemptError::Outage(_)) => {
-                        unreachable!("attempt_through_outages answers neither")
+        let mut work = WorkList::new(records.len());
+        while let Some(part) = work.next() {
+            let done = match part {
+                Part::Failed(index, failure) => {
+                    self.settle(&records[index], failure).await?;
+                    index + 1
+                }
+                Part::Attempt(part) => {
+                    match self.attempt_through_outages(&records[part.clone()]).await {
+                        Ok(()) => part.end,
+                        Err(AttemptError::Records { range, failure }) => {
+                            let failed = part.start + range.start..part.start + range.end;
+                            work.split(&part, failed, failure);
+                            continue;
+                        }
+                        Err(AttemptError::Halt(halt)) => return Err(halt),
+                        Err(AttemptError::Conflict { .. } | AttemptError::Outage(_)) => {
+                            unreachable!("attempt_through_outages answers neither")
+                        }
                     }
                 }
-            }
-            self.feed.handled_below(records[part.end - 1].offset + 1);
+            };
+            self.feed.handled_below(records[done - 1].offset + 1);
         }
         Ok(())
     }
@@ -627,33 +629,6 @@ impl Lane {
             event_types: event_types.to_owned(),
             typed: if committed { "COMMIT" } else { "ROLLBACK" },
         }))
-    }
-}
-
-/// Puts back the parts of a failed part: what came before the failure, the failure, the rest.
-fn split(
-    parts: &mut Vec<(Range<usize>, Option<Failure>)>,
-    part: &Range<usize>,
-    failed: Range<usize>,
-    failure: Failure,
-) {
-    let mut rest = failed.end;
-    let mut chunks = Vec::new();
-    while rest < part.end {
-        let end = (rest + CAREFUL_BATCH).min(part.end);
-        chunks.push((rest..end, None));
-        rest = end;
-    }
-    parts.extend(chunks.into_iter().rev());
-    if failed.len() == 1 {
-        parts.push((failed.clone(), Some(failure)));
-    } else {
-        let middle = failed.start + failed.len() / 2;
-        parts.push((middle..failed.end, None));
-        parts.push((failed.start..middle, None));
-    }
-    if part.start < failed.start {
-        parts.push((part.start..failed.start, None));
     }
 }
 

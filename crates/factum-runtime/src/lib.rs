@@ -11,6 +11,7 @@ mod relay;
 mod service;
 mod signals;
 mod start_check;
+mod work_list;
 
 pub use config::{Config, ConfigError, Profile};
 pub use consumer::{Consumer, ConsumerError};

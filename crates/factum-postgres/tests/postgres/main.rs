@@ -10,4 +10,5 @@ mod maintenance;
 mod migrations;
 mod outbox;
 mod relay;
+mod relay_orders;
 mod schema;
