@@ -122,11 +122,10 @@ struct PartitionSource {
 impl RecordSource for PartitionSource {
     fn next_record(&mut self) -> Option<Record> {
         loop {
-            match self.queue.poll(Duration::ZERO)? {
-                Ok(message) => return Some(to_record(&message, &self.topic)),
-                // Partition-level errors (e.g. end of partition) repeat on the main queue when
-                // they matter; the next poll goes on.
-                Err(_) => {}
+            // Partition-level errors (e.g. end of partition) repeat on the main queue when
+            // they matter; the next poll goes on.
+            if let Ok(message) = self.queue.poll(Duration::ZERO)? {
+                return Some(to_record(&message, &self.topic));
             }
         }
     }

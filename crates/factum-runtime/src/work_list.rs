@@ -225,6 +225,8 @@ mod tests {
     }
 
     proptest! {
+        #![proptest_config(ProptestConfig::with_cases(1_000))]
+
         /// Attempts fail as they like, the same records once and not the next time.
         #[test]
         fn whatever_fails_every_record_has_one_outcome_in_order(

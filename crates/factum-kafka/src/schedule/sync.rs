@@ -47,7 +47,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// Never: a feed whose wake-up was lost hangs for good, and shuttle calls it a deadlock.
 pub(crate) async fn sleep(_: Duration) {
-    std::future::pending().await
+    std::future::pending::<()>().await;
 }
 
 /// Who waits, each with a wake-up of its own. Without shuttle's lock: to look in is no step.
