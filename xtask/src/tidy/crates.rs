@@ -19,13 +19,19 @@ const EDGES: &[(&str, &[&str])] = &[
         ],
     ),
     ("factum-event", &[]),
+    ("factum-fault", &[]),
     ("factum-macros", &[]),
     ("factum-contract", &["factum-event"]),
-    ("factum-postgres", &["factum-event"]),
-    ("factum-kafka", &["factum-event"]),
+    ("factum-postgres", &["factum-event", "factum-fault"]),
+    ("factum-kafka", &["factum-event", "factum-fault"]),
     (
         "factum-runtime",
-        &["factum-postgres", "factum-kafka", "factum-event"],
+        &[
+            "factum-postgres",
+            "factum-kafka",
+            "factum-event",
+            "factum-fault",
+        ],
     ),
     ("factum-console", &["factum-runtime"]),
     ("factum-cli", &["factum-runtime"]),
@@ -40,6 +46,11 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
     // Tests across crates see the product as its users do, and the stage.
     ("factum-tests", &["factum", "factum-testing"]),
+    // It arms the fault points, and puts records past the relay into topics.
+    (
+        "factum-kill",
+        &["factum", "factum-fault", "factum-kafka", "factum-testing"],
+    ),
     ("xtask", &["factum-testing"]),
 ];
 
