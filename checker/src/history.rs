@@ -393,7 +393,7 @@ mod tests {
             ("/input/1/id", json!(ID), "$.input[1].id"),
             ("/input/1/key", json!(7), "$.input[1].key"),
             ("/input/0/seq", Value::Null, "$.input[0].seq"),
-            ("/input/1/seq", json!(secret), "$.input[1].seq"),
+            ("/input/0/seq", json!(secret), "$.input[0].seq"),
             ("/input/0/fate", json!(secret), "$.input[0].fate"),
             ("/input/1", json!({ secret: 1 }), "$.input[1]"),
             (
