@@ -610,10 +610,8 @@ fn inversion_is_told_once_for_each_that_comes_too_late() {
         rows.push(effect(8, 7, "a", 4));
         rows.push(effect(13, 6, "a", 3));
     }
-    let mut end = 15;
-    for (number, seq) in more {
-        run.send(event(at(0, end), number, "a", seq));
-        end += 1;
+    for (offset, (number, seq)) in (15..).zip(more) {
+        run.send(event(at(0, offset), number, "a", seq));
     }
     for (offset, (number, seq)) in (7..).zip(more) {
         let records = &mut run.facts.derived.records;
