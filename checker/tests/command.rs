@@ -3,6 +3,8 @@
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use factum_testing::{TestBroker, TestDatabase};
@@ -110,41 +112,15 @@ impl Stage {
 
     /// Appends records to partition 0, each a value and the header of poison.
     fn send(&self, topic: &str, records: &[(&str, Option<String>)]) {
-        let producer: BaseProducer = ClientConfig::new()
-            .set("bootstrap.servers", self.broker.bootstrap())
-            .set("enable.idempotence", "true")
-            .create()
-            .expect("a producer");
+        let producer = self.producer();
         for (value, label) in records {
-            let mut record = BaseRecord::to(topic)
-                .partition(0)
-                .key("account-1")
-                .payload(*value);
-            if label.is_some() {
-                let header = Header {
-                    key: "input-id",
-                    value: label.as_deref(),
-                };
-                record = record.headers(OwnedHeaders::new().insert(header));
-            }
-            producer.send(record).expect("the record is taken");
+            send(&producer, topic, value, label.as_deref());
         }
         producer.flush(LIMIT).expect("the broker has the records");
     }
 
     fn commit(&self, offset: i64) {
-        let consumer: BaseConsumer = ClientConfig::new()
-            .set("bootstrap.servers", self.broker.bootstrap())
-            .set("group.id", CONSUMER)
-            .create()
-            .expect("a consumer");
-        let mut offsets = TopicPartitionList::new();
-        offsets
-            .add_partition_offset(SOURCE, 0, Offset::Offset(offset))
-            .expect("an offset");
-        consumer
-            .commit(&offsets, CommitMode::Sync)
-            .expect("the offset is committed");
+        commit(&self.member(), offset);
     }
 
     async fn execute(&self, sql: &str) {
@@ -164,6 +140,70 @@ impl Stage {
         .await;
     }
 
+    /// What a service does, as fast as it goes: record, transaction, then derived event and offset.
+    /// Gives the number of inputs handled.
+    async fn live(&self, must_end: &AtomicBool) -> u32 {
+        let producer = self.producer();
+        let consumer = self.member();
+        let mut connection = self.database.connect().await;
+        for n in 0..LIVE_INPUTS {
+            if must_end.load(Ordering::Acquire) {
+                return n;
+            }
+            let offset = 5 + i64::from(n);
+            let id = live_id(n);
+            let body = |event: &str| {
+                json!({ "eventId": event, "account": "account-1", "seq": n, "cause": id })
+                    .to_string()
+            };
+            let is_event = n % 2 == 0;
+            let statement = if is_event {
+                send(&producer, SOURCE, &body(&id), None);
+                format!(
+                    "BEGIN; \
+                     INSERT INTO debit (event_id, account, seq) VALUES ('{id}', 'account-1', {n}); \
+                     INSERT INTO credit (event_id, account, seq) VALUES ('{id}', 'account-1', {n}); \
+                     COMMIT"
+                )
+            } else {
+                send(&producer, SOURCE, "poison {", Some(&id));
+                format!(
+                    "INSERT INTO dead_letter \
+                     VALUES ('{CONSUMER}', '{SOURCE}', 0, {offset}, 'malformed')"
+                )
+            };
+            producer.flush(LIMIT).expect("the broker has the record");
+            sqlx::raw_sql(sqlx::AssertSqlSafe(statement))
+                .execute(&mut connection)
+                .await
+                .expect("a test's SQL runs");
+            if is_event {
+                send(&producer, DERIVED, &body(&live_id(LIVE_INPUTS + n)), None);
+                producer.flush(LIMIT).expect("the broker has the record");
+            }
+            commit(&consumer, offset + 1);
+        }
+        LIVE_INPUTS
+    }
+
+    fn producer(&self) -> BaseProducer {
+        ClientConfig::new()
+            .set("bootstrap.servers", self.broker.bootstrap())
+            .set("enable.idempotence", "true")
+            .set("linger.ms", "0")
+            .create()
+            .expect("a producer")
+    }
+
+    /// A client that commits for the consumer.
+    fn member(&self) -> BaseConsumer {
+        ClientConfig::new()
+            .set("bootstrap.servers", self.broker.bootstrap())
+            .set("group.id", CONSUMER)
+            .create()
+            .expect("a consumer")
+    }
+
     fn command(&self, phase: &str) -> Command {
         let mut command = command();
         command
@@ -178,6 +218,31 @@ impl Stage {
     fn check(&self, phase: &str) -> Ended {
         ended(&mut self.command(phase))
     }
+}
+
+fn send(producer: &BaseProducer, topic: &str, value: &str, label: Option<&str>) {
+    let mut record = BaseRecord::to(topic)
+        .partition(0)
+        .key("account-1")
+        .payload(value);
+    if label.is_some() {
+        let header = Header {
+            key: "input-id",
+            value: label,
+        };
+        record = record.headers(OwnedHeaders::new().insert(header));
+    }
+    producer.send(record).expect("the record is taken");
+}
+
+fn commit(consumer: &BaseConsumer, offset: i64) {
+    let mut offsets = TopicPartitionList::new();
+    offsets
+        .add_partition_offset(SOURCE, 0, Offset::Offset(offset))
+        .expect("an offset");
+    consumer
+        .commit(&offsets, CommitMode::Sync)
+        .expect("the offset is committed");
 }
 
 struct Ended {
@@ -334,6 +399,60 @@ async fn a_topic_that_is_not_there_is_empty() {
         .map(|anomaly| anomaly["kind"].clone())
         .collect();
     assert_eq!(kinds, ["lost", "lost"]);
+}
+
+/// How many inputs the live run may come to; more than it does.
+const LIVE_INPUTS: u32 = 50_000;
+
+/// How often the live run is judged. Each time takes long enough for many events to pass.
+const LIVE_CHECKS: u32 = 5;
+
+/// In whatever order the facts were read but the right one, this finds anomalies that are none.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_run_at_work_is_not_accused() {
+    let stage = Stage::set("live").await;
+    let begin = json!({ "0": 5 });
+    let inputs: Vec<Value> = (0..LIVE_INPUTS)
+        .map(|n| match n % 2 {
+            0 => json!({ "id": live_id(n), "key": "account-1", "seq": n, "fate": "effect" }),
+            _ => json!({ "id": live_id(n), "key": "account-1", "fate": "dead-letter" }),
+        })
+        .collect();
+    stage.write(
+        &json!({
+            "consumer": CONSUMER,
+            "source": { "topic": SOURCE, "begin": begin },
+            "derived": { "topic": DERIVED, "begin": { "0": 3 } },
+            "effects": ["debit", "credit"],
+            "input": inputs,
+        })
+        .to_string(),
+    );
+    stage.execute("TRUNCATE debit, credit, dead_letter").await;
+    let stage = Arc::new(stage);
+    let (at_work, must_end) = (Arc::clone(&stage), Arc::new(AtomicBool::new(false)));
+    let end = Arc::clone(&must_end);
+    let work = tokio::spawn(async move { at_work.live(&end).await });
+    for _ in 0..LIVE_CHECKS {
+        let stage = Arc::clone(&stage);
+        let judged = tokio::task::spawn_blocking(move || stage.check("running")).await;
+        let judged = judged.expect("the check runs");
+        // The run must not stop before it was judged.
+        assert!(!work.is_finished());
+        assert_eq!(judged.code, 0, "{}{}", judged.stdout, judged.stderr);
+    }
+    must_end.store(true, Ordering::Release);
+    let done = work.await.expect("the run ends well");
+    assert!(done > LIVE_CHECKS, "it was at work: {done}");
+    // Of the inputs that were never sent, all are lost.
+    let counts = &stage.check("ended").json()["counts"];
+    assert_eq!(counts["source_records"], done);
+    assert_eq!(counts["derived_records"], done.div_ceil(2));
+}
+
+/// Ids of the live run, apart from those of the stage.
+fn live_id(n: u32) -> String {
+    id(1_000_000 + u128::from(n))
 }
 
 #[test]
