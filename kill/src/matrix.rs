@@ -157,22 +157,30 @@ async fn work(
 ) -> Result<Vec<Outcome>> {
     let mut outcomes = Vec::new();
     let mut arena = None;
+    let mut dropping = JoinSet::new();
     while let Some(cell) = queue.next() {
         let here = match &mut arena {
             Some(arena) => arena,
             None => arena.insert(arena_of.make().await?),
         };
-        let outcome = scenario::run(cell, programs, here).await;
+        let mut outcome = scenario::run(cell, programs, here).await;
         progress.done(&outcome);
-        if outcome.failure.is_some() || matches!(arena_of, ArenaOf::Embedded(_)) {
-            // What a failed cell leaves behind must not spoil the next. Kafka's topics go on: a cell begins
-            // at their end.
-            if matches!(arena_of, ArenaOf::Embedded(_) | ArenaOf::OwnKafka) {
-                arena = None;
-            }
+        let database = outcome.database.take();
+        dropping.spawn_blocking(move || drop(database));
+        // A cell on Kafka begins at the topics' end. The embedded broker costs nothing, and a broker that
+        // may not have started again is of no use.
+        let is_spent = match arena_of {
+            ArenaOf::Embedded(_) => true,
+            ArenaOf::OwnKafka => outcome.failure.is_some(),
+            ArenaOf::SharedKafka(_) => false,
+        };
+        if is_spent {
+            arena = None;
         }
         outcomes.push(outcome);
     }
+    // A given server must not keep them.
+    dropping.join_all().await;
     Ok(outcomes)
 }
 
@@ -203,7 +211,7 @@ impl Progress {
         self.bar.inc(1);
         let done = self.bar.position() as usize;
         if !outcome.is_clean() {
-            self.line(&outcome.describe());
+            self.line(&format!("{}: FAILED", outcome.cell));
         }
         if self.bar.is_hidden() && (done.is_multiple_of(PLAIN_EVERY) || done == self.of) {
             self.line(&format!("{done} of {} cells", self.of));

@@ -60,16 +60,20 @@ pub struct Outcome {
     pub failure: Option<String>,
     /// How long it took.
     pub seconds: f64,
+    /// Its database. Dropping it blocks the thread, for long where a frozen client is logging in.
+    pub database: Option<TestDatabase>,
 }
 
 /// Carries a cell out.
 pub async fn run(cell: Cell, programs: &Programs, arena: &mut Arena) -> Outcome {
     let start = Instant::now();
     let mut anomalies = Vec::new();
+    let mut database = None;
     let failure = match Scenario::prepare(cell, programs, arena).await {
         Ok(mut scenario) => {
             let carried_out = scenario.carry_out().await;
             anomalies = std::mem::take(&mut scenario.anomalies);
+            database = Some(scenario.database);
             carried_out.err()
         }
         Err(failure) => Some(failure),
@@ -79,6 +83,7 @@ pub async fn run(cell: Cell, programs: &Programs, arena: &mut Arena) -> Outcome 
         anomalies,
         failure: failure.map(|failure| format!("{failure:#}")),
         seconds: start.elapsed().as_secs_f64(),
+        database,
     }
 }
 
@@ -90,7 +95,6 @@ struct Scenario<'a> {
     anomalies: Vec<String>,
     processes: u32,
     conn: PgConnection,
-    // Last: it is dropped when nobody is connected any more.
     database: TestDatabase,
 }
 
@@ -275,12 +279,13 @@ impl<'a> Scenario<'a> {
             .env(STAGE, self.arena.stage.number().to_string())
             .env(CONSUMER, self.history.consumer())
             .env("RUST_LOG", "info")
-            .env_remove("FACTUM_FAULT");
+            .env("RUST_BACKTRACE", "0")
+            .env_remove("FAULT_POINT");
         if let Some(action) = fault {
             let (point, passing) = (self.cell.point, self.cell.passing());
             command
-                .env("FACTUM_FAULT", format!("{point} {action} {passing}"))
-                .env("FACTUM_FAULT_PAUSE", self.pause_file());
+                .env("FAULT_POINT", format!("{point} {action} {passing}"))
+                .env("FAULT_PAUSE_FILE", self.pause_file());
         }
         self.processes += 1;
         let log = self.file(&format!("{}.log", self.processes));

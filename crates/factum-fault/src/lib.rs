@@ -5,7 +5,7 @@
 //! decides, once, at the first point that is passed:
 //!
 //! ```text
-//! FACTUM_FAULT="commit.before kill 2"
+//! FAULT_POINT="commit.before kill 2"
 //! ```
 //!
 //! | word | meaning |
@@ -13,7 +13,7 @@
 //! | `commit.before` | the point's name |
 //! | `kill` | SIGKILL to this process: no destructor, no last word |
 //! | `stop` | SIGSTOP to this process: it stands still, with all its threads, until SIGCONT |
-//! | `pause` | this thread alone waits until the file that `FACTUM_FAULT_PAUSE` names is gone; the point makes it |
+//! | `pause` | this thread alone waits until the file that `FAULT_PAUSE_FILE` names is gone; the point makes it |
 //! | `2` | at the second passing of the point, and at no other |
 //!
 //! ```
@@ -122,7 +122,7 @@ impl fmt::Display for Point {
 ///
 /// # Panics
 ///
-/// Armed, when `FACTUM_FAULT` can't be read: a test that asks for a fault must not run without it.
+/// Armed, when `FAULT_POINT` can't be read: a test that asks for a fault must not run without it.
 #[inline(always)]
 pub fn at(point: Point) {
     #[cfg(all(feature = "armed", debug_assertions))]
@@ -197,10 +197,10 @@ mod armed {
     pub(super) fn at(point: Point) {
         static FAULT: OnceLock<Option<Fault>> = OnceLock::new();
         let fault = FAULT.get_or_init(|| {
-            let text = std::env::var("FACTUM_FAULT").ok()?;
+            let text = std::env::var("FAULT_POINT").ok()?;
             match Fault::parse(&text) {
                 Ok(fault) => Some(fault),
-                Err(why) => panic!("FACTUM_FAULT can't be read: {why}"),
+                Err(why) => panic!("FAULT_POINT can't be read: {why}"),
             }
         });
         let Some(fault) = fault.as_ref().filter(|fault| fault.is_due(point)) else {
@@ -226,11 +226,11 @@ mod armed {
     }
 
     fn pause() {
-        let Some(path) = std::env::var_os("FACTUM_FAULT_PAUSE").map(PathBuf::from) else {
-            panic!("FACTUM_FAULT_PAUSE names no file, so nobody could end the pause");
+        let Some(path) = std::env::var_os("FAULT_PAUSE_FILE").map(PathBuf::from) else {
+            panic!("FAULT_PAUSE_FILE names no file, so nobody could end the pause");
         };
         if let Err(error) = std::fs::write(&path, "paused") {
-            panic!("the file of FACTUM_FAULT_PAUSE can't be made: {error}");
+            panic!("the file of FAULT_PAUSE_FILE can't be made: {error}");
         }
         while path.exists() {
             std::thread::sleep(LOOK_EVERY);

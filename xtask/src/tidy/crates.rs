@@ -51,11 +51,19 @@ const EDGES: &[(&str, &[&str])] = &[
         "factum-kill",
         &["factum", "factum-fault", "factum-kafka", "factum-testing"],
     ),
+    // It judges what the product did, and a fault in shared code would hide itself.
+    ("factum-checker", &[]),
     ("xtask", &["factum-testing"]),
 ];
 
 /// What tests may use besides, in any crate: the stage, what a user has, and the event core.
 const FOR_TESTS: &[&str] = &["factum-testing", "factum", "factum-macros", "factum-event"];
+
+/// The program that judges a run. Even its tests name nothing of what it judges.
+const CHECKER: &str = "factum-checker";
+
+/// What its tests may use besides.
+const STAGE: &[&str] = &["factum-testing"];
 
 /// `metadata` is that of `cargo metadata --no-deps`, `root` the checkout that it speaks of.
 pub(super) fn check(tree: &Tree, metadata: &Value, root: &Path) -> Vec<Finding> {
@@ -77,6 +85,7 @@ pub(super) fn check(tree: &Tree, metadata: &Value, root: &Path) -> Vec<Finding> 
                 mend: "add `[lints]` with `workspace = true` to its Cargo.toml",
             });
         }
+        let for_tests = if name == CHECKER { STAGE } else { FOR_TESTS };
         let Some((_, allowed)) = EDGES.iter().find(|(from, _)| *from == name) else {
             findings.push(Finding {
                 rule: "crate-edge",
@@ -93,7 +102,7 @@ pub(super) fn check(tree: &Tree, metadata: &Value, root: &Path) -> Vec<Finding> 
             if dependency["path"].is_null() || to == name || allowed.contains(&to) {
                 continue;
             }
-            if dependency["kind"] == "dev" && FOR_TESTS.contains(&to) {
+            if dependency["kind"] == "dev" && for_tests.contains(&to) {
                 continue;
             }
             findings.push(Finding {
@@ -176,6 +185,15 @@ mod tests {
             found("factum-kafka", LINTS, "factum-kafka", Some("dev")),
             []
         );
+    }
+
+    #[test]
+    fn the_checker_shares_nothing_with_what_it_checks() {
+        let found = |to, kind| found("factum-checker", LINTS, to, kind).len();
+        assert_eq!(found("factum-testing", Some("dev")), 0);
+        assert_eq!(found("factum-testing", None), 1);
+        assert_eq!(found("factum-event", Some("dev")), 1);
+        assert_eq!(found("factum-postgres", None), 1);
     }
 
     #[test]
