@@ -76,10 +76,11 @@ pub fn check(history: &History, facts: &Facts, phase: Phase) -> Vec<Anomaly> {
         .enumerate()
         .map(|(place, input)| (input.id, place))
         .collect();
+    let (source, derived) = (in_order(&facts.source), in_order(&facts.derived));
     let mut checker = Checker {
         rows: vec![vec![0; history.effects.len()]; history.input.len()],
-        source: in_order(&facts.source),
-        derived: in_order(&facts.derived),
+        source: &source,
+        derived: &derived,
         history,
         facts,
         phase,
@@ -110,8 +111,9 @@ struct Checker<'a> {
     inputs: HashMap<Uuid, usize>,
     /// How many rows each input has in each effect table.
     rows: Vec<Vec<u32>>,
-    source: Vec<&'a Record>,
-    derived: Vec<&'a Record>,
+    /// Both topics by position.
+    source: &'a [&'a Record],
+    derived: &'a [&'a Record],
     /// How many dead letters a position of the source topic has.
     letters: HashMap<Position, u32>,
     found: Vec<Anomaly>,
@@ -324,7 +326,7 @@ impl<'a> Checker<'a> {
         let mut steps = Vec::with_capacity(self.source.len());
         let mut inputs = Vec::with_capacity(self.source.len());
         let mut there = vec![false; self.history.input.len()];
-        for record in self.source.clone() {
+        for record in self.source {
             let place = self.source_place(record.position);
             let Some(input) = self.input_of(record) else {
                 self.add(AnomalyKind::Phantom, format!("{place} is no input"));
@@ -421,7 +423,7 @@ impl<'a> Checker<'a> {
         if self.phase == Phase::Running {
             return;
         }
-        for record in self.source.clone() {
+        for record in self.source {
             let poison = self
                 .input_of(record)
                 .filter(|input| self.input(*input).fate == Fate::DeadLetter);
@@ -445,7 +447,7 @@ impl<'a> Checker<'a> {
         let mut inputs = Vec::with_capacity(self.derived.len());
         let mut ids: Vec<BTreeSet<Uuid>> = vec![BTreeSet::new(); self.history.input.len()];
         let mut causes: HashMap<Uuid, usize> = HashMap::new();
-        for record in self.derived.clone() {
+        for record in self.derived {
             let place = Place::Record {
                 topic,
                 position: record.position,
@@ -519,7 +521,7 @@ impl<'a> Checker<'a> {
             let partition = facts.source.partitions.get(&partition)?;
             partition.committed
         };
-        for record in self.source.clone() {
+        for record in self.source {
             let Some(committed) = committed(record.position.partition) else {
                 continue;
             };

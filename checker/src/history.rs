@@ -12,7 +12,29 @@ const TABLE_NAME_BYTES_MAX: usize = 63;
 /// The most letters of a topic's name, as Kafka has it.
 const TOPIC_NAME_BYTES_MAX: usize = 249;
 
-/// What went into a run, and where to look for what came out.
+/// What went into a run, and where to look for what came out. In the file:
+///
+/// ```json
+/// {
+///   "consumer": "ledger",
+///   "source":  { "topic": "posted", "begin": { "0": 120, "1": 118 } },
+///   "derived": { "topic": "booked", "begin": { "0": 40 } },
+///   "effects": ["debit", "credit"],
+///   "input": [
+///     { "id": "0197a3c0-0000-7000-8000-000000000001", "key": "account-1", "seq": 1, "fate": "effect" },
+///     { "id": "0197a3c0-0000-7000-8000-000000000002", "key": "account-1", "fate": "dead-letter" }
+///   ]
+/// }
+/// ```
+///
+/// - An event in the source topic is JSON with `eventId` (the input's id), `account` (its key) and `seq`.
+///   A poison record there has the header `input-id`, and any value.
+/// - An effect table has the columns `id` (ascending), `event_id`, `account` and `seq`, and holds this
+///   run's rows only.
+/// - A derived event is JSON with an `eventId` of its own, `account` (also the record's key), `seq`, and
+///   `cause`, the id of the source event.
+/// - `input` lists what was meant to be sent *before* it is sent. A record that is sent first and listed
+///   later is a phantom to a check in between.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct History {
     /// The consumer's name in `dead_letter`, which is also Kafka's group id.

@@ -448,3 +448,59 @@ fn record(message: &BorrowedMessage<'_>) -> Record {
         body: Body::parse(message.payload()),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::Begin;
+
+    fn covered(begins: &[(i32, i64)], low: i64, high: i64) -> Result<(), ReadError> {
+        let run = TopicRun {
+            topic: "posted".to_owned(),
+            begin: Begin(begins.iter().copied().collect()),
+        };
+        covers(&run, &BTreeMap::from([(0, Range { low, high })]))
+    }
+
+    #[test]
+    fn a_topic_that_holds_the_whole_run_is_judged() {
+        assert_eq!(covered(&[(0, 3)], 0, 9), Ok(()));
+        assert_eq!(covered(&[(0, 3)], 3, 3), Ok(()));
+        assert_eq!(covered(&[], 0, 0), Ok(()));
+        // Nothing of a partition that is not there.
+        assert_eq!(covered(&[(0, 3), (1, 0)], 0, 9), Ok(()));
+    }
+
+    #[test]
+    fn a_topic_that_has_lost_its_beginning_is_not_judged() {
+        for (begins, low) in [(&[(0, 3)][..], 4), (&[], 1)] {
+            let refused = covered(begins, low, 9);
+            assert!(
+                matches!(refused, Err(ReadError::Unavailable(_))),
+                "{refused:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_history_of_another_topic_is_refused() {
+        for begins in [&[(0, 10)][..], &[(1, 1)]] {
+            let refused = covered(begins, 0, 9);
+            assert!(matches!(refused, Err(ReadError::History(_))), "{refused:?}");
+        }
+    }
+
+    #[test]
+    fn only_what_may_pass_is_tried_again() {
+        assert!(is_passing(&KafkaError::MessageConsumption(
+            Code::NotCoordinator
+        )));
+        assert!(!is_passing(&KafkaError::MessageConsumption(
+            Code::AutoOffsetReset
+        )));
+        assert!(!is_passing(&KafkaError::MetadataFetch(
+            Code::TopicAuthorizationFailed
+        )));
+        assert!(!is_passing(&KafkaError::Canceled));
+    }
+}
