@@ -118,6 +118,8 @@ impl Cell {
             | Point::DeadLetterAfter
             | Point::OffsetCommitBefore
             | Point::OffsetCommitAfter => 1,
+            // Each of the two lanes comes here once before it has a session.
+            Point::PollBefore | Point::PollAfter | Point::DecodeBefore | Point::DecodeAfter => 3,
             _ => 2,
         }
     }
