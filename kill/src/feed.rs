@@ -1,5 +1,5 @@
-//! What goes in: events through the outbox, repeats and poison straight into the topic. And the list of
-//! it, for the checker.
+//! What goes in: events through the outbox, repeats and hopeless records straight into the topic. And the
+//! list of it, for the checker.
 
 use std::collections::BTreeMap;
 
@@ -14,9 +14,10 @@ use crate::ledger::{POISON, Stage};
 
 const ACCOUNTS: u64 = 4;
 const ENTRIES_OF_ACCOUNT: u64 = 6;
-const POISONS: usize = 3;
+const POISONS: usize = 2;
+const REFUSALS: usize = 1;
 const REPEATS: usize = 6;
-/// The header by which a poison record is known.
+/// The header by which a record is known that must be set aside.
 const INPUT_ID: &str = "input-id";
 
 /// The checker's list of what went in, in its own words.
@@ -81,8 +82,8 @@ impl History {
         (self.input.len() - poison, poison)
     }
 
-    /// One portion more: the next entries of every account, repeats of what is in the topic already, and
-    /// some poison.
+    /// One portion more: the next entries of every account, repeats of what is in the topic already, some
+    /// poison, and an event that the handler refuses.
     ///
     /// A repeat of an event that the relay has not sent yet would stand before its elders, which no relay
     /// would do; so only what is there is repeated.
@@ -120,19 +121,22 @@ impl History {
         });
         fastrand::shuffle(&mut repeats);
         repeats.truncate(REPEATS);
-        let poison: Vec<(String, String)> = (0..POISONS)
-            .map(|_| {
-                let id = Uuid::now_v7().to_string();
-                let key = format!("account-{}", fastrand::u64(1..=ACCOUNTS));
-                self.input.push(Input {
-                    id: id.clone(),
-                    key: key.clone(),
-                    seq: None,
-                    fate: "dead-letter",
-                });
-                (id, key)
-            })
-            .collect();
+        let mut hopeless: Vec<(String, String, Vec<u8>)> = Vec::new();
+        for place in 0..POISONS + REFUSALS {
+            let key = format!("account-{}", fastrand::u64(1..=ACCOUNTS));
+            let (id, value) = if place < POISONS {
+                (Uuid::now_v7(), POISON.to_vec())
+            } else {
+                stage.refused(&key)?
+            };
+            hopeless.push((id.to_string(), key, value));
+        }
+        self.input.extend(hopeless.iter().map(|(id, key, _)| Input {
+            id: id.clone(),
+            key: key.clone(),
+            seq: None,
+            fate: "dead-letter",
+        }));
         let mut batch: Vec<OutgoingRecord<'_>> = repeats
             .iter()
             .map(|record| OutgoingRecord {
@@ -143,10 +147,10 @@ impl History {
                 partition: None,
             })
             .collect();
-        batch.extend(poison.iter().map(|(id, key)| OutgoingRecord {
+        batch.extend(hopeless.iter().map(|(id, key, value)| OutgoingRecord {
             topic: self.source.topic,
             key: Some(key.as_bytes()),
-            value: Some(POISON),
+            value: Some(value),
             headers: vec![(INPUT_ID, id.as_bytes())],
             partition: None,
         }));

@@ -1,10 +1,11 @@
 //! The service that comes to harm: it takes `Posted` events, writes two rows for each, and publishes a
-//! `Booked` event, all in one transaction; its relay sends both kinds.
+//! `Booked` event, all in one transaction; its relay sends both kinds. It refuses entries of number 0, after
+//! its first write.
 
 use factum::sqlx::{self, PgConnection};
 use factum::{
-    Config, Consumer, Envelope, Event, Handler, HandlerError, Outbox, PublishError, Relay, Service,
-    ServiceBuilder, Tx,
+    Config, Consumer, EncodeError, Envelope, Event, Handler, HandlerError, Outbox, PublishError,
+    Relay, Service, ServiceBuilder, Tx,
 };
 use factum_fault::Point;
 use std::time::Duration;
@@ -53,6 +54,9 @@ impl Ledger {
                 .await?;
             if sql.contains("debit") {
                 factum_fault::at(Point::HandleHalfway);
+            }
+            if seq == REFUSED {
+                return Err(HandlerError::permanent("there is no entry of number 0"));
             }
         }
         Ok(())
@@ -129,6 +133,23 @@ macro_rules! stages {
                 }
             }
 
+            /// An event that the handler refuses: its id and its value.
+            ///
+            /// # Errors
+            ///
+            /// It can't be encoded.
+            pub fn refused(self, account: &str) -> Result<(Uuid, Vec<u8>), EncodeError> {
+                let now = OffsetDateTime::now_utc();
+                match self.0 {
+                    $($number => {
+                        let posted = $module::Posted { account: account.to_owned(), seq: REFUSED };
+                        let envelope = posted.occurred_at(now).with_id(factum::new_event_id());
+                        Ok((envelope.id().as_uuid(), envelope.encode()?))
+                    })*
+                    _ => unreachable!("`new` gives no other"),
+                }
+            }
+
             fn consumer(self, consumer: Consumer) -> Consumer {
                 match self.0 {
                     $($number => consumer.handler::<$module::Posted>(Ledger),)*
@@ -176,6 +197,9 @@ stages! {
     7 seven "kill-seven.posted" "kill-seven.booked";
     8 eight "kill-eight.posted" "kill-eight.booked";
 }
+
+/// The number of an entry that the handler refuses.
+const REFUSED: u64 = 0;
 
 /// A value that is no event of any stage: its envelope lacks everything but the type.
 pub const POISON: &[u8] = br#"{"eventType":"account.posted.v1"}"#;

@@ -31,6 +31,7 @@ Rules:
   unfinished           no todo!, no unimplemented!, no ignored test
   architecture-files   every file that ARCHITECTURE.md names is there
   decisions-index      every decision is listed in docs/decisions/README.md
+  guarantee-test       every test and cell that docs/guarantees.md names is there
   same-lock            both lock files have the same versions of shared packages
 
 Ends with {\"files\":N,\"findings\":N} on one line with --json.

@@ -327,16 +327,25 @@ impl Lane {
         let context = self.context.clone();
         let result = async {
             let session = open(&mut self.session, &context.db).await?;
+            factum_fault::at(Point::BeginBefore);
             session.begin().await?;
+            factum_fault::at(Point::BeginAfter);
             let xid = session.transaction_id().await?;
+            factum_fault::at(Point::DeadLetterBefore);
             session
                 .dead_letter(&letter.row(&context.consumer, record))
                 .await?;
+            factum_fault::at(Point::DeadLetterAfter);
             Ok::<_, DatabaseError>((session, xid))
         }
         .await;
         let ended = match result {
-            Ok((session, xid)) => session.commit(xid).await.map_err(|e| e.to_string()),
+            Ok((session, xid)) => {
+                factum_fault::at(Point::CommitBefore);
+                let committed = session.commit(xid).await;
+                factum_fault::at(Point::CommitAfter);
+                committed.map_err(|error| error.to_string())
+            }
             Err(error) => Err(error.to_string()),
         };
         if ended.is_err() {
