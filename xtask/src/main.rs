@@ -8,7 +8,9 @@
 mod compile;
 mod conformance;
 mod demo;
+mod kill;
 mod prerequisites;
+mod sabotage;
 mod screen;
 mod services;
 mod signals;
@@ -43,6 +45,8 @@ enum Task {
     Demo(demo::Demo),
     Test(test::Test),
     Conformance(conformance::Conformance),
+    Kill(kill::Kill),
+    Sabotage(sabotage::Sabotage),
     Services(services::Services),
     Tidy(tidy::Tidy),
 }
@@ -89,6 +93,8 @@ fn main() -> ExitCode {
         Task::Demo(task) => task.run(&screen),
         Task::Test(task) => task.run(&screen),
         Task::Conformance(task) => task.run(&screen),
+        Task::Kill(task) => task.run(&screen),
+        Task::Sabotage(task) => task.run(&screen),
         Task::Services(task) => task.run(&screen),
         Task::Tidy(task) => task.run(&screen),
     };

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use factum_testing::postgres::MAJORS;
 use factum_testing::tool;
@@ -17,7 +17,7 @@ use crate::prerequisites::{
 use crate::screen::{Screen, Word};
 use crate::services::{self, BROKERS, DATABASE_URL, Running};
 use crate::workspace::{Origin, cargo, root, stream, target_dir};
-use crate::{Usage, Verdict, conformance, tidy};
+use crate::{Usage, Verdict, conformance, kill, tidy};
 
 /// Run every check and every test, on a private PostgreSQL and Apache Kafka
 ///
@@ -26,7 +26,7 @@ use crate::{Usage, Verdict, conformance, tidy};
 /// that installs it; as root on Debian it is installed.
 #[derive(Args)]
 #[command(after_help = "\
-Steps: format, lint, docs, tidy, tests, examples, postgres-14 to postgres-18, conformance, licences.
+Steps: format, tidy, lint, docs, tests, examples, kill, postgres-14 to postgres-18, conformance, licences.
 Ends with a table, the line `N passed, N failed` over all tests, and with --json
 {\"passed\":N,\"failed\":N,\"steps\":[{\"step\":…,\"result\":…,\"seconds\":…}]} on one line.
 Exit codes: 0 all holds, 1 a step failed, 2 usage, 130 interrupted.
@@ -49,6 +49,7 @@ enum Step {
     Tidy,
     Tests,
     Examples,
+    Kill,
     Postgres(u32),
     Conformance,
     Licences,
@@ -64,6 +65,7 @@ impl Step {
             Step::Docs,
             Step::Tests,
             Step::Examples,
+            Step::Kill,
         ];
         steps.extend(MAJORS.map(Step::Postgres));
         steps.extend([Step::Conformance, Step::Licences]);
@@ -78,6 +80,7 @@ impl Step {
             Step::Tidy => "tidy".to_owned(),
             Step::Tests => "tests".to_owned(),
             Step::Examples => "examples".to_owned(),
+            Step::Kill => "kill".to_owned(),
             Step::Postgres(major) => format!("postgres-{major}"),
             Step::Conformance => "conformance".to_owned(),
             Step::Licences => "licences".to_owned(),
@@ -101,6 +104,8 @@ impl Step {
                 }
                 wanted
             }
+            Step::Kill if given(DATABASE_URL) => vec![TO_BUILD],
+            Step::Kill => vec![TO_BUILD, FOR_POSTGRES],
             Step::Postgres(_) => vec![TO_BUILD, FOR_EVERY_POSTGRES],
         }
     }
@@ -235,6 +240,7 @@ impl Run<'_> {
             Step::Examples => self.tests(&format!(
                 "test --workspace --no-fail-fast --manifest-path {EXAMPLES}"
             )),
+            Step::Kill => self.kill(),
             Step::Postgres(major) => self.on_postgres(major),
             Step::Conformance => Ok(outcome(conformance::check(self.screen, &[])?.all_right())),
             Step::Licences => self.licences(),
@@ -281,6 +287,23 @@ impl Run<'_> {
             .env(DATABASE_URL, self.servers.database_url(self.screen)?)
             .env(BROKERS, self.servers.brokers(self.screen)?);
         self.count(&mut command)
+    }
+
+    /// A part of the kill matrix, on the embedded broker. Each cell counts as a test.
+    fn kill(&mut self) -> Result<Outcome> {
+        let mut command = Command::new(kill::build(self.screen)?);
+        command
+            .args(["--broker", "embedded", "--subset", "--json"])
+            .env(DATABASE_URL, self.servers.database_url(self.screen)?);
+        let mut sums = None;
+        let status = stream(&mut command, |from, line| match kill::sums(line) {
+            Some(told) => sums = Some(told),
+            None => self.print(from, line),
+        })?;
+        let (cells, failed) = sums.context("the kill matrix told no result")?;
+        self.passed += cells - failed;
+        self.failed += failed;
+        Ok(outcome(status.success() && failed == 0 && cells > 0))
     }
 
     /// The tests of factum-postgres on one release. The programs that cargo has built for the step
@@ -375,7 +398,7 @@ fn test_program(line: &str, manifest: &str) -> Option<PathBuf> {
 }
 
 /// `test result: ok. 8 passed; 1 failed; …` is (8, 1).
-fn test_result(line: &str) -> Option<(u64, u64)> {
+pub(crate) fn test_result(line: &str) -> Option<(u64, u64)> {
     let counts = without_colour(line);
     let counts = counts.strip_prefix("test result: ")?;
     let number = |what: &str| -> Option<u64> {

@@ -25,12 +25,13 @@ use crate::workspace::{metadata, root};
 Rules:
   crate-edge           a crate depends only on those that ARCHITECTURE.md allows
   crate-lints          every crate takes the workspace's lints
-  kafka-door           only factum-kafka names rdkafka
+  kafka-door           only factum-kafka names rdkafka, and the checker
   sql-home             only factum-postgres holds SQL
   pure                 factum-event, -macros and -contract have no IO, clock or randomness
   unfinished           no todo!, no unimplemented!, no ignored test
   architecture-files   every file that ARCHITECTURE.md names is there
   decisions-index      every decision is listed in docs/decisions/README.md
+  guarantee-test       every test and cell that docs/guarantees.md names is there
   same-lock            both lock files have the same versions of shared packages
 
 Ends with {\"files\":N,\"findings\":N} on one line with --json.

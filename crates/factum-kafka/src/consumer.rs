@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
+use factum_fault::Point;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::base_consumer::PartitionQueue;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, Rebalance};
@@ -251,7 +252,10 @@ impl Context {
     }
 
     fn commit(&self, consumer: &BaseConsumer<Self>, list: &TopicPartitionList) -> bool {
-        match consumer.commit(list, CommitMode::Sync) {
+        factum_fault::at(Point::OffsetCommitBefore);
+        let answer = consumer.commit(list, CommitMode::Sync);
+        factum_fault::at(Point::OffsetCommitAfter);
+        match answer {
             Ok(()) => true,
             Err(error) => {
                 self.stats.commit_errors.fetch_add(1, Ordering::Relaxed);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use rdkafka::consumer::{BaseConsumer, Consumer as _};
+use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer as _};
 use rdkafka::error::{KafkaError as RdError, RDKafkaErrorCode};
 use rdkafka::message::Message as _;
 use rdkafka::{Offset, TopicPartitionList};
@@ -88,6 +88,43 @@ pub async fn committed_offsets(
                 _ => None,
             })
             .collect())
+    })
+    .await
+}
+
+/// Sets the offsets at which a group begins, by partition. The group must have no members: the brokers
+/// refuse it else.
+///
+/// # Errors
+///
+/// No broker answered within `timeout`, the group has members, or an offset is negative.
+pub async fn commit_offsets(
+    settings: &KafkaSettings,
+    group: &str,
+    topic: &str,
+    offsets: &BTreeMap<i32, i64>,
+    timeout: Duration,
+) -> Result<(), KafkaError> {
+    const WHAT: &str = "setting a group's offsets";
+    let deadline = Instant::now() + timeout;
+    let (group, topic, offsets) = (group.to_owned(), topic.to_owned(), offsets.clone());
+    blocking(settings, WHAT, move |settings| {
+        let failed = |error: &RdError| KafkaError::new(WHAT, settings, error, None);
+        let consumer = client(settings, &group).map_err(|error| failed(&error))?;
+        let mut list = TopicPartitionList::with_capacity(offsets.len());
+        for (partition, offset) in &offsets {
+            list.add_partition_offset(&topic, *partition, Offset::Offset(*offset))
+                .map_err(|error| failed(&error))?;
+        }
+        loop {
+            match consumer.commit(&list, CommitMode::Sync) {
+                Ok(()) => return Ok(()),
+                Err(error) if Instant::now() < deadline && coordinator_moves(&error) => {
+                    let _ = consumer.poll(POLL_WAIT);
+                }
+                Err(error) => return Err(failed(&error)),
+            }
+        }
     })
     .await
 }

@@ -30,6 +30,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use factum_fault::Point;
 use rdkafka::ClientContext;
 use rdkafka::config::{FromClientConfigAndContext, RDKafkaLogLevel};
 use rdkafka::error::KafkaError as RdError;
@@ -481,8 +482,11 @@ impl<'a, 'b> Attempt<'a, 'b> {
         let mut stopped_keys = HashSet::new();
         // Two waves at most times: the first of each new partition, then everything else.
         while !waiting.is_empty() && !self.producer.is_fatal() {
+            factum_fault::at(Point::ProduceBefore);
             waiting = self.enqueue_wave(waiting, &mut stopped_keys).await;
+            factum_fault::at(Point::ProduceAfter);
             self.collect().await;
+            factum_fault::at(Point::AcknowledgeAfter);
         }
         let outcomes = std::mem::take(&mut self.outcomes);
         outcomes

@@ -19,6 +19,10 @@ use crate::error::{DatabaseError, ErrorKind};
 
 /// An idle connection older than this is asked whether it still lives before it is lent again.
 const ASK_AFTER_IDLE: Duration = Duration::from_secs(1);
+/// However short the handlers' limit is: a process that only waits for its turn on a busy machine isn't
+/// frozen, and relay and maintenance have slower statements.
+const IDLE_LEAST: Duration = Duration::from_secs(4);
+const STATEMENT_LEAST: Duration = Duration::from_secs(30);
 
 pub(crate) struct Connections {
     options: PgConnectOptions,
@@ -239,12 +243,12 @@ fn set_up(settings: &DatabaseSettings) -> String {
           WHERE current_setting('synchronous_commit') = 'off'",
         millis(settings.lock_timeout),
         millis(statement_timeout(settings)),
-        millis(settings.handler_timeout * 2),
+        millis((settings.handler_timeout * 2).max(IDLE_LEAST)),
     )
 }
 
 fn statement_timeout(settings: &DatabaseSettings) -> Duration {
-    settings.handler_timeout + Duration::from_secs(5)
+    settings.handler_timeout.max(STATEMENT_LEAST) + Duration::from_secs(5)
 }
 
 /// PostgreSQL takes 0 for "no limit": every wait here has one.

@@ -23,7 +23,8 @@ pub struct DatabaseSettings {
     /// `lock_timeout` of every connection: how long to wait for another transaction's row.
     pub lock_timeout: Duration,
     /// A handler's time limit. `statement_timeout` is 5 seconds more, so that the consumer's own
-    /// limit speaks first; `idle_in_transaction_session_timeout` is twice as much.
+    /// limit speaks first, and at least 35 s; `idle_in_transaction_session_timeout`, which is how long a
+    /// frozen process keeps its successor waiting, is twice as much, and at least 4 s.
     pub handler_timeout: Duration,
     /// Shown in `pg_stat_activity`, so that a person sees whose connection it is (SEC-2).
     pub application_name: String,

@@ -1,6 +1,7 @@
 use factum_event::{
     AggregateIdError, EncodeError, Envelope, Event, EventId, Occurred, TraceContext,
 };
+use factum_fault::Point;
 use sqlx::PgConnection;
 use sqlx::postgres::PgDatabaseError;
 use time::OffsetDateTime;
@@ -248,6 +249,7 @@ struct Row {
 }
 
 async fn insert(conn: &mut PgConnection, rows: Vec<Row>) -> Result<(), PublishError> {
+    factum_fault::at(Point::OutboxBefore);
     let mut ids: Vec<Uuid> = Vec::with_capacity(rows.len());
     let mut types: Vec<&str> = Vec::with_capacity(rows.len());
     let mut aggregates: Vec<&str> = Vec::with_capacity(rows.len());
@@ -297,6 +299,7 @@ async fn insert(conn: &mut PgConnection, rows: Vec<Row>) -> Result<(), PublishEr
             PublishError::Database(DatabaseError::new("write to the outbox", &err))
         }
     })?;
+    factum_fault::at(Point::OutboxAfter);
     Ok(())
 }
 

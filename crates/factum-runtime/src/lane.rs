@@ -16,6 +16,7 @@ use factum_event::{
     AnyEnvelope, DeadLetterReason, Decoded, EventId, Failure, Outcome, Poison, Registry, Retry,
     TraceContext, decide,
 };
+use factum_fault::Point;
 use factum_kafka::{GroupStats, LaneFeed, Record};
 use factum_postgres::{
     CommitError, Database, DatabaseError, DeadLetter, DedupVerdict, ErrorKind, RollbackError,
@@ -209,9 +210,11 @@ impl Lane {
     pub(crate) async fn run(mut self) -> Result<(), LaneError> {
         let limit = self.context.batch_limit;
         let result = loop {
+            factum_fault::at(Point::PollBefore);
             let Some(records) = self.feed.next_batch(limit, BATCH_BYTES).await else {
                 break Ok(());
             };
+            factum_fault::at(Point::PollAfter);
             add(&self.context.stats.received, records.len());
             match self.process(&records).await {
                 Ok(()) => {}
@@ -249,7 +252,9 @@ impl Lane {
                     }
                 }
             };
+            factum_fault::at(Point::OffsetStoreBefore);
             self.feed.handled_below(records[done - 1].offset + 1);
+            factum_fault::at(Point::OffsetStoreAfter);
         }
         Ok(())
     }
@@ -324,16 +329,25 @@ impl Lane {
         let context = self.context.clone();
         let result = async {
             let session = open(&mut self.session, &context.db).await?;
+            factum_fault::at(Point::BeginBefore);
             session.begin().await?;
+            factum_fault::at(Point::BeginAfter);
             let xid = session.transaction_id().await?;
+            factum_fault::at(Point::DeadLetterBefore);
             session
                 .dead_letter(&letter.row(&context.consumer, record))
                 .await?;
+            factum_fault::at(Point::DeadLetterAfter);
             Ok::<_, DatabaseError>((session, xid))
         }
         .await;
         let ended = match result {
-            Ok((session, xid)) => session.commit(xid).await.map_err(|e| e.to_string()),
+            Ok((session, xid)) => {
+                factum_fault::at(Point::CommitBefore);
+                let committed = session.commit(xid).await;
+                factum_fault::at(Point::CommitAfter);
+                committed.map_err(|error| error.to_string())
+            }
             Err(error) => Err(error.to_string()),
         };
         if ended.is_err() {
@@ -394,7 +408,9 @@ impl Lane {
     /// One transaction over `records`.
     async fn attempt(&mut self, records: &[Record]) -> Result<(), AttemptError> {
         let context = self.context.clone();
+        factum_fault::at(Point::DecodeBefore);
         let mut items: Vec<Item> = records.iter().map(|r| context.decode(r)).collect();
+        factum_fault::at(Point::DecodeAfter);
         let ids: Vec<EventId> = items.iter().filter_map(Item::event_id).collect();
         let skipped = Skipped::count(&items);
         if skipped.unknown + skipped.tombstones == records.len() {
@@ -405,12 +421,16 @@ impl Lane {
         // BEGIN and dedup.
         let begun = async {
             let session = open(&mut self.session, &context.db).await?;
+            factum_fault::at(Point::BeginBefore);
             session.begin().await?;
+            factum_fault::at(Point::BeginAfter);
             if ids.is_empty() {
                 let xid = session.transaction_id().await?;
                 return Ok((session, xid, Vec::new()));
             }
+            factum_fault::at(Point::DedupBefore);
             let dedup = session.dedup(&context.consumer, &ids).await?;
+            factum_fault::at(Point::DedupAfter);
             Ok::<_, DatabaseError>((session, dedup.xid, dedup.verdicts))
         }
         .await;
@@ -453,10 +473,12 @@ impl Lane {
                 letter.path = Some(poison.path().to_owned());
                 letter.error = poison.to_string();
             }
-            if let Err(error) = session
+            factum_fault::at(Point::DeadLetterBefore);
+            let written = session
                 .dead_letter(&letter.row(&context.consumer, record))
-                .await
-            {
+                .await;
+            factum_fault::at(Point::DeadLetterAfter);
+            if let Err(error) = written {
                 let failed = self.begin_failed(&error, records.len());
                 self.discard_session();
                 return Err(failed);
@@ -471,7 +493,10 @@ impl Lane {
         };
         let event_types = context.types_of(&items);
         let processed = fresh.len();
-        if let Err((range, error)) = run_handlers(&context, session, items, &limits).await {
+        factum_fault::at(Point::HandleBefore);
+        let handled = run_handlers(&context, session, items, &limits).await;
+        factum_fault::at(Point::HandleAfter);
+        if let Err((range, error)) = handled {
             let unfinished: Vec<EventId> = fresh
                 .iter()
                 .filter(|(index, _)| *index >= range.start)
@@ -482,7 +507,10 @@ impl Lane {
                 .await);
         }
 
-        match session.commit(xid).await {
+        factum_fault::at(Point::CommitBefore);
+        let committed = session.commit(xid).await;
+        factum_fault::at(Point::CommitAfter);
+        match committed {
             Ok(()) => {
                 add(&context.stats.transactions, 1);
                 add(&context.stats.processed, processed);

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use factum_fault::Point;
 use factum_kafka::{KafkaError, KafkaSettings, OutgoingRecord, Producer, SendError, SendErrorKind};
 use factum_postgres::{Database, DatabaseError, Lease, OutboxRow, RelayStore};
 use tokio_util::sync::CancellationToken;
@@ -247,8 +248,10 @@ impl Running {
             if self.shutdown.is_cancelled() {
                 return None;
             }
+            factum_fault::at(Point::LeaseBefore);
             let pause = match self.store.acquire().await {
                 Ok(Some(lease)) => {
+                    factum_fault::at(Point::LeaseAfter);
                     self.database.over();
                     tracing::info!(token = lease.token(), "the relay has the lease and sends");
                     return Some(lease);
@@ -309,6 +312,7 @@ impl Running {
             return Err(Halt::LeaseLost);
         }
         let held = self.held.waiting(Instant::now());
+        factum_fault::at(Point::ClaimBefore);
         let rows = self
             .store
             .claim(lease, self.relay.claim_limit, &held)
@@ -316,6 +320,7 @@ impl Running {
         if rows.is_empty() {
             return Ok(Round::Idle);
         }
+        factum_fault::at(Point::ClaimAfter);
         let (alone, together) = self.held.split(rows);
         let mut round = Round::Busy;
         if !together.is_empty() && self.covers_a_batch(lease) {
@@ -434,7 +439,10 @@ impl Running {
     async fn mark(&mut self, lease: &Lease, ids: &[i64]) -> Result<(), Halt> {
         let mut stop_at = None;
         loop {
-            match self.store.mark_published(lease, ids).await {
+            factum_fault::at(Point::MarkBefore);
+            let marked = self.store.mark_published(lease, ids).await;
+            factum_fault::at(Point::MarkAfter);
+            match marked {
                 Ok(marked) => {
                     self.database.over();
                     self.count(&self.relay.stats.published, marked);

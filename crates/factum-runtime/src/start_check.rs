@@ -323,7 +323,8 @@ impl ServiceBuilder {
             .consumers
             .iter()
             .map(Consumer::time_limit)
-            .fold(self.config.database.handler_timeout, Duration::max);
+            .max()
+            .unwrap_or(self.config.database.handler_timeout);
         DatabaseSettings {
             max_connections: max_connections.max(least),
             handler_timeout,

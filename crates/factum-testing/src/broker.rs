@@ -51,10 +51,7 @@ pub fn kafka() -> TestBroker {
         });
         server.bootstrap()
     });
-    TestBroker {
-        settings: KafkaSettings::new(brokers, "factum-testing"),
-        kind: Kind::Kafka,
-    }
+    TestBroker::at(brokers)
 }
 
 /// librdkafka's in-process broker, one of its own for each call; gone with the value. Mind its limits:
@@ -76,6 +73,14 @@ pub fn embedded() -> TestBroker {
 }
 
 impl TestBroker {
+    /// A Kafka that somebody else started, at `host:port`, separated by commas.
+    pub fn at(brokers: String) -> TestBroker {
+        TestBroker {
+            settings: KafkaSettings::new(brokers, "factum-testing"),
+            kind: Kind::Kafka,
+        }
+    }
+
     /// The brokers' `host:port`, separated by commas.
     pub fn bootstrap(&self) -> String {
         self.settings.brokers.clone()
@@ -183,6 +188,15 @@ impl TestBroker {
             inspect::committed_offsets(&self.settings, group, topic, LIMIT),
         )
         .await
+    }
+
+    /// Commits offsets for a group without members: it begins there.
+    pub async fn commit_offsets(&self, group: &str, topic: &str, offsets: &BTreeMap<i32, i64>) {
+        self.must(
+            "committing offsets",
+            inspect::commit_offsets(&self.settings, group, topic, offsets, LIMIT),
+        )
+        .await;
     }
 
     /// The offset after the newest record, by partition.

@@ -15,6 +15,7 @@ mod broker;
 #[cfg(feature = "database")]
 mod database;
 mod download;
+pub mod guard;
 pub mod kafka;
 mod keeper;
 pub mod postgres;

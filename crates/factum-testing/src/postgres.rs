@@ -378,6 +378,8 @@ fn settings(port: u16) -> Vec<String> {
         "full_page_writes=off",
         // Fewer checkpoints while a test writes much.
         "max_wal_size=2GB",
+        // A client that is frozen while it logs in holds up DROP DATABASE for so long.
+        "authentication_timeout=5s",
         "log_min_messages=warning",
     ] {
         args.push("-c".to_owned());

@@ -19,13 +19,19 @@ const EDGES: &[(&str, &[&str])] = &[
         ],
     ),
     ("factum-event", &[]),
+    ("factum-fault", &[]),
     ("factum-macros", &[]),
     ("factum-contract", &["factum-event"]),
-    ("factum-postgres", &["factum-event"]),
-    ("factum-kafka", &["factum-event"]),
+    ("factum-postgres", &["factum-event", "factum-fault"]),
+    ("factum-kafka", &["factum-event", "factum-fault"]),
     (
         "factum-runtime",
-        &["factum-postgres", "factum-kafka", "factum-event"],
+        &[
+            "factum-postgres",
+            "factum-kafka",
+            "factum-event",
+            "factum-fault",
+        ],
     ),
     ("factum-console", &["factum-runtime"]),
     ("factum-cli", &["factum-runtime"]),
@@ -40,11 +46,24 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
     // Tests across crates see the product as its users do, and the stage.
     ("factum-tests", &["factum", "factum-testing"]),
+    // It arms the fault points, and puts records past the relay into topics.
+    (
+        "factum-kill",
+        &["factum", "factum-fault", "factum-kafka", "factum-testing"],
+    ),
+    // It judges what the product did, and a fault in shared code would hide itself.
+    ("factum-checker", &[]),
     ("xtask", &["factum-testing"]),
 ];
 
 /// What tests may use besides, in any crate: the stage, what a user has, and the event core.
 const FOR_TESTS: &[&str] = &["factum-testing", "factum", "factum-macros", "factum-event"];
+
+/// The program that judges a run. Even its tests name nothing of what it judges.
+const CHECKER: &str = "factum-checker";
+
+/// What its tests may use besides.
+const STAGE: &[&str] = &["factum-testing"];
 
 /// `metadata` is that of `cargo metadata --no-deps`, `root` the checkout that it speaks of.
 pub(super) fn check(tree: &Tree, metadata: &Value, root: &Path) -> Vec<Finding> {
@@ -66,6 +85,7 @@ pub(super) fn check(tree: &Tree, metadata: &Value, root: &Path) -> Vec<Finding> 
                 mend: "add `[lints]` with `workspace = true` to its Cargo.toml",
             });
         }
+        let for_tests = if name == CHECKER { STAGE } else { FOR_TESTS };
         let Some((_, allowed)) = EDGES.iter().find(|(from, _)| *from == name) else {
             findings.push(Finding {
                 rule: "crate-edge",
@@ -82,7 +102,7 @@ pub(super) fn check(tree: &Tree, metadata: &Value, root: &Path) -> Vec<Finding> 
             if dependency["path"].is_null() || to == name || allowed.contains(&to) {
                 continue;
             }
-            if dependency["kind"] == "dev" && FOR_TESTS.contains(&to) {
+            if dependency["kind"] == "dev" && for_tests.contains(&to) {
                 continue;
             }
             findings.push(Finding {
@@ -165,6 +185,15 @@ mod tests {
             found("factum-kafka", LINTS, "factum-kafka", Some("dev")),
             []
         );
+    }
+
+    #[test]
+    fn the_checker_shares_nothing_with_what_it_checks() {
+        let found = |to, kind| found("factum-checker", LINTS, to, kind).len();
+        assert_eq!(found("factum-testing", Some("dev")), 0);
+        assert_eq!(found("factum-testing", None), 1);
+        assert_eq!(found("factum-event", Some("dev")), 1);
+        assert_eq!(found("factum-postgres", None), 1);
     }
 
     #[test]

@@ -11,6 +11,50 @@ const ENDINGS: &[&str] = &[
 pub(super) fn check(tree: &Tree, exists: impl Fn(&str) -> bool) -> Vec<Finding> {
     let mut findings = architecture_files(tree, exists);
     findings.extend(decisions_index(tree));
+    findings.extend(guarantees(tree));
+    findings
+}
+
+/// A promise whose test is gone is a promise no more.
+fn guarantees(tree: &Tree) -> Vec<Finding> {
+    const PATH: &str = "docs/guarantees.md";
+    const POINTS: &str = "crates/factum-fault/src/lib.rs";
+    const HARMS: &str = "kill/src/cell.rs";
+    let text = tree.get(PATH).unwrap_or_default();
+    let mut findings = Vec::new();
+    for (place, line) in text.lines().enumerate() {
+        // The last cell of a row of three.
+        let cells: Vec<&str> = line.trim_matches('|').split('|').collect();
+        let [_, _, shown_by] = cells.as_slice() else {
+            continue;
+        };
+        for name in shown_by.split('`').skip(1).step_by(2) {
+            let is_there = match name.split_once('/') {
+                Some((harm, point)) => {
+                    let names = |path: &str, name: &str| {
+                        let quoted = format!("\"{name}\"");
+                        tree.get(path).is_some_and(|text| text.contains(&quoted))
+                    };
+                    names(HARMS, harm) && names(POINTS, point)
+                }
+                None => {
+                    let test = format!("fn {name}(");
+                    tree.files
+                        .iter()
+                        .any(|(path, text)| path.ends_with(".rs") && text.contains(&test))
+                }
+            };
+            if !is_there {
+                findings.push(Finding {
+                    rule: "guarantee-test",
+                    path: PATH.to_owned(),
+                    line: place + 1,
+                    what: format!("`{name}` is no test and no cell"),
+                    mend: "name the test that shows this promise",
+                });
+            }
+        }
+    }
     findings
 }
 
@@ -122,6 +166,33 @@ mod tests {
         let text =
             "`orders.confirmed` `a -> b` `EventId` `max.poll.interval.ms` [x](https://a.b/c.md)\n";
         assert_eq!(found(&[("ARCHITECTURE.md", text)]), []);
+    }
+
+    #[test]
+    fn a_promise_without_its_test_is_found() {
+        let architecture = ("ARCHITECTURE.md", "");
+        let test = ("tests/a.rs", "async fn it_holds(on: On) {}");
+        let points = (
+            "crates/factum-fault/src/lib.rs",
+            "CommitAfter = \"commit.after\"",
+        );
+        let harms = ("kill/src/cell.rs", "\"kill\"");
+        let sound = "| a | | `it_holds`, cell `kill/commit.after` |\n";
+        let files = |page| {
+            [
+                architecture,
+                test,
+                points,
+                harms,
+                ("docs/guarantees.md", page),
+            ]
+        };
+        assert_eq!(found(&files(sound)), []);
+        let page = "# A\n| a | | `it_hold` |\n| a | | cell `kill/commit` |\n";
+        assert_eq!(
+            found(&files(page)),
+            [("guarantee-test", 2), ("guarantee-test", 3)]
+        );
     }
 
     #[test]

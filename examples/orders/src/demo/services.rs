@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use factum_testing::guard::Guard;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use tokio::io::{AsyncBufReadExt as _, BufReader};
@@ -247,57 +248,5 @@ impl Running {
             .map(|line| format!("    {line}"))
             .collect::<Vec<_>>()
             .join("\n")
-    }
-}
-
-/// A shell whose process group the services join. Its input is a pipe that only we hold: when this
-/// program ends in any way, SIGKILL included, the shell reads the end of the pipe and kills its group.
-/// The group also keeps Ctrl-C on a terminal from the services: ending them is our business.
-#[derive(Debug)]
-struct Guard {
-    shell: std::process::Child,
-}
-
-impl Guard {
-    fn start() -> Result<Guard> {
-        let shell = std::process::Command::new("sh")
-            .args(["-c", "trap : INT TERM HUP; cat; kill -KILL 0"])
-            .process_group(0)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null())
-            .spawn()
-            .context("starting `sh`, which guards the services")?;
-        Ok(Guard { shell })
-    }
-
-    fn group(&self) -> i32 {
-        // A process id fits: Linux's go up to 2^22.
-        i32::try_from(self.shell.id()).unwrap_or_default()
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        drop(self.shell.stdin.take());
-        let _ = self.shell.wait();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_in_the_guards_group_ends_with_it() {
-        let guard = Guard::start().unwrap();
-        let mut child = std::process::Command::new("sleep")
-            .arg("1000")
-            .process_group(guard.group())
-            .spawn()
-            .unwrap();
-        drop(guard);
-        let status = child.wait().unwrap();
-        assert!(!status.success(), "{status}");
     }
 }

@@ -1,0 +1,18 @@
+//! The kill matrix: a real service, in a process of its own, comes to harm at every point of an event's
+//! path, and a separate program counts what was lost or doubled.
+//!
+//! | part | what it is |
+//! |---|---|
+//! | [`ledger`] | the service that comes to harm |
+//! | [`cell`] | what can happen where |
+//! | [`feed`] | what goes in |
+//! | [`process`] | a service's process: frozen, thawed, killed |
+//! | [`scenario`] | one cell, from its fresh database to the checker's verdict |
+//! | [`matrix`] | all cells, side by side |
+
+pub mod cell;
+pub mod feed;
+pub mod ledger;
+pub mod matrix;
+pub mod process;
+pub mod scenario;

@@ -1,0 +1,278 @@
+//! The breaks: each takes one promise's guard away, in as few words as possible.
+
+use std::fmt;
+
+use anyhow::{Result, ensure};
+
+/// One way to break the code.
+pub(crate) struct Patch {
+    /// Its name.
+    pub(crate) name: &'static str,
+    /// What is broken.
+    pub(crate) what: &'static str,
+    /// The file, from the root.
+    pub(crate) file: &'static str,
+    /// What stands there, exactly once.
+    sound: &'static str,
+    /// What stands there instead.
+    broken: &'static str,
+    /// What should notice; the first that does ends the search.
+    pub(crate) catchers: &'static [Catcher],
+}
+
+/// Something that notices a break.
+pub(crate) enum Catcher {
+    /// A cell of the kill matrix, on the embedded broker.
+    Cell(&'static str),
+    /// Tests.
+    Test {
+        /// Cargo's words for the test program.
+        target: &'static str,
+        /// Part of the tests' names.
+        name: &'static str,
+    },
+}
+
+impl fmt::Display for Catcher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Catcher::Cell(cell) => write!(f, "cell {cell}"),
+            Catcher::Test { name, .. } => write!(f, "test {name}"),
+        }
+    }
+}
+
+impl Patch {
+    /// The file's content, broken.
+    pub(crate) fn apply(&self, content: &str) -> Result<String> {
+        let places = content.matches(self.sound).count();
+        ensure!(
+            places == 1,
+            "the break {} fits {places} places of {}: the code has changed, mend the patch",
+            self.name,
+            self.file
+        );
+        Ok(content.replacen(self.sound, self.broken, 1))
+    }
+}
+
+const LANE: &str = "crates/factum-runtime/src/lane.rs";
+const WORK_LIST: &str = "crates/factum-runtime/src/work_list.rs";
+const LANES: &str = "crates/factum-kafka/src/lanes.rs";
+const OUTCOME: &str = "crates/factum-event/src/outcome.rs";
+const SESSION: &str = "crates/factum-postgres/src/session.rs";
+const RELAY: &str = "crates/factum-runtime/src/relay.rs";
+const RELAY_STORE: &str = "crates/factum-postgres/src/relay.rs";
+const PRODUCER: &str = "crates/factum-kafka/src/producer.rs";
+
+const POSTGRES: &str = "--test postgres";
+const CONSUMER: &str = "--test consumer";
+const UNIT: &str = "--lib";
+
+pub(crate) const PATCHES: &[Patch] = &[
+    Patch {
+        name: "offset-before-commit",
+        what: "the offset moves before the transaction commits",
+        file: LANE,
+        sound: "                    match self.attempt_through_outages(&records[part.clone()]).await {\n                        Ok(()) => part.end,",
+        broken: "                    self.feed.handled_below(records[part.end - 1].offset + 1);\n                    match self.attempt_through_outages(&records[part.clone()]).await {\n                        Ok(()) => part.end,",
+        catchers: &[
+            Catcher::Cell("handover/commit.before"),
+            Catcher::Cell("handover/handle.halfway"),
+        ],
+    },
+    Patch {
+        name: "dedup-always-new",
+        what: "every event counts as new",
+        file: SESSION,
+        sound: "} else if fresh.remove(&id) {",
+        broken: "} else if fresh.remove(&id) || true {",
+        catchers: &[Catcher::Cell("kill/commit.after")],
+    },
+    Patch {
+        name: "no-guard",
+        what: "COMMIT is sent alone, so that PostgreSQL's silent ROLLBACK passes for success",
+        file: SESSION,
+        sound: "        match self.raw(sql).await {\n            Ok(()) => Ok(()),",
+        broken: "        drop(sql);\n        match self.raw(\"COMMIT\").await {\n            Ok(()) => Ok(()),",
+        catchers: &[Catcher::Test {
+            target: CONSUMER,
+            name: "embedded::a_swallowed_sql_error_loses_no_event",
+        }],
+    },
+    Patch {
+        name: "guard-without-the-id",
+        what: "the guard lets a second transaction pass, one that a handler began after a COMMIT of its own",
+        file: SESSION,
+        sound: "THEN 1 ELSE 0 END); \\",
+        broken: "THEN 1 ELSE 1 END); \\",
+        catchers: &[Catcher::Test {
+            target: POSTGRES,
+            name: "what_follows_a_typed_commit_in_a_second_transaction",
+        }],
+    },
+    Patch {
+        name: "dedup-elsewhere",
+        what: "the dedup rows commit in a transaction of their own",
+        file: SESSION,
+        sound: "                    let xid = parse_xid(WHAT, &xid)?;\n                    let verdicts",
+        broken: "                    drop(xid);\n                    self.simple(WHAT, \"COMMIT\").await?;\n                    self.simple(WHAT, BEGIN).await?;\n                    let xid = self.transaction_id().await?;\n                    let verdicts",
+        catchers: &[Catcher::Cell("kill/handle.halfway")],
+    },
+    Patch {
+        name: "published-before-the-report",
+        what: "published_at is set before the broker has acknowledged anything",
+        file: RELAY,
+        sound: "        let producer = match self.producer.take() {",
+        broken: "        let all: Vec<i64> = rows.iter().map(|row| row.id).collect();\n        self.mark(lease, &all).await?;\n        let producer = match self.producer.take() {",
+        catchers: &[Catcher::Cell("kill/produce.before")],
+    },
+    Patch {
+        name: "claim-above-the-last",
+        what: "the relay claims rows with an id above the last published one",
+        file: RELAY_STORE,
+        sound: "AND o.key <> ALL($3) \\",
+        broken: "AND o.key <> ALL($3) AND o.id > coalesce((SELECT max(p.id) FROM outbox AS p WHERE p.published_at IS NOT NULL), 0) \\",
+        catchers: &[Catcher::Test {
+            target: POSTGRES,
+            name: "case_14_a_row_that_commits_late",
+        }],
+    },
+    Patch {
+        name: "batch-failure-skips-the-rest",
+        what: "the events behind a failed one of a batch are skipped",
+        file: WORK_LIST,
+        sound: "        self.parts.extend(chunks.into_iter().rev());\n",
+        broken: "        chunks.clear();\n        self.parts.extend(chunks);\n",
+        catchers: &[Catcher::Test {
+            target: CONSUMER,
+            name: "embedded::a_failure_in_a_batch_costs_only_the_failing_event",
+        }],
+    },
+    Patch {
+        name: "batch-failure-takes-the-neighbour",
+        what: "of two events that fail together, one is never tried alone",
+        file: WORK_LIST,
+        sound: "        if failed.len() == 1 {\n",
+        broken: "        if failed.len() <= 2 {\n",
+        catchers: &[Catcher::Test {
+            target: UNIT,
+            name: "work_list::tests::of_events_that_fail_for_good",
+        }],
+    },
+    Patch {
+        name: "late-result-moves-the-offset",
+        what: "a revoked lane stays in the table, and what it finishes late is committed",
+        file: LANES,
+        sound: ".filter_map(|key| lanes.live.remove_entry(key))",
+        broken: ".filter_map(|key| {\n                    let lane = lanes.live.get(key)?;\n                    let (shared, epoch, committed) = (lane.shared.clone(), lane.epoch, lane.committed);\n                    Some((key.clone(), Lane { shared, epoch, committed }))\n                })",
+        catchers: &[Catcher::Test {
+            target: UNIT,
+            name: "schedule::a_late_result_moves_no_offset_in_any_order",
+        }],
+    },
+    Patch {
+        name: "revoked-feed-stays-open",
+        what: "a revoked lane can still take records, its successor's among them",
+        file: LANES,
+        sound: "            *lock(&lane.shared.queue) = Queue::default();\n",
+        broken: "",
+        catchers: &[Catcher::Test {
+            target: UNIT,
+            name: "schedule::a_closed_feed_takes_no_record_of_its_successor_in_any_order",
+        }],
+    },
+    Patch {
+        name: "end-of-a-lane-unsaid",
+        what: "a revocation isn't woken when its lane has finished",
+        file: LANES,
+        sound: "        self.shared.finished_signal.notify_all();\n",
+        broken: "",
+        catchers: &[Catcher::Test {
+            target: UNIT,
+            name: "schedule::a_revocation_ends_when_the_lane_finishes_in_every_order",
+        }],
+    },
+    Patch {
+        name: "progress-read-too-early",
+        what: "what a lane finishes while it drains is not committed at its revocation",
+        file: LANES,
+        sound: "        let mut drained = Vec::with_capacity(revoked.len());\n",
+        broken: "        let mut drained = Vec::with_capacity(revoked.len());\n        let early: Vec<i64> = revoked.iter().map(|(_, lane)| lane.unsaved().unwrap_or(-1)).collect();\n        for ((_, lane), next) in revoked.iter().zip(early) {\n            lane.shared.wait_finished(until);\n            lane.shared.next_offset.store(next, Ordering::Release);\n        }\n",
+        catchers: &[Catcher::Test {
+            target: UNIT,
+            name: "schedule::rebalances_in_random_order",
+        }],
+    },
+    Patch {
+        name: "one-attempt-too-many",
+        what: "the failure policy's limit is off by one",
+        file: OUTCOME,
+        sound: "if attempt >= policy.max_attempts() {",
+        broken: "if attempt > policy.max_attempts() {",
+        catchers: &[Catcher::Test {
+            target: UNIT,
+            name: "every_failure_at_every_attempt_under_every_policy",
+        }],
+    },
+    Patch {
+        name: "stale-relay-frees-the-lease",
+        what: "a relay that has lost its lease gives its successor's away",
+        file: RELAY_STORE,
+        sound: "                     SELECT slot FROM relay_lease WHERE owner = $1 AND token = $2 \\\n                     ORDER BY slot FOR UPDATE \\\n                 ) \\\n                 UPDATE relay_lease AS l SET expires_at = '-infinity'",
+        broken: "                     SELECT slot FROM relay_lease WHERE $1 <> '' AND $2 > 0 \\\n                     ORDER BY slot FOR UPDATE \\\n                 ) \\\n                 UPDATE relay_lease AS l SET expires_at = '-infinity'",
+        catchers: &[Catcher::Test {
+            target: POSTGRES,
+            name: "two_relays_in_every_order",
+        }],
+    },
+    Patch {
+        name: "key-goes-on-past-a-failed-row",
+        what: "later rows of a key are sent although an earlier one failed",
+        file: PRODUCER,
+        sound: "                    stopped_keys.extend(record.key);\n",
+        broken: "",
+        catchers: &[Catcher::Test {
+            target: "--test producer",
+            name: "overtaken",
+        }],
+    },
+    Patch {
+        name: "unsorted-ids",
+        what: "the dedup statement inserts ids in the batch's order",
+        file: SESSION,
+        sound: "            let sorted: Vec<Uuid> = given.iter().copied().collect();\n",
+        broken: "            let sorted: Vec<Uuid> = ids\n                .iter()\n                .map(|id| id.as_uuid())\n                .filter(|id| given.contains(id))\n                .collect();\n",
+        catchers: &[Catcher::Test {
+            target: POSTGRES,
+            name: "batches_that_share_ids_in_opposite_orders_dont_deadlock",
+        }],
+    },
+    Patch {
+        name: "unknown-outcome-is-success",
+        what: "a connection that was lost during COMMIT passes for a commit",
+        file: LANE,
+        sound: "\n        let committed = session.commit(xid).await;\n",
+        broken: "\n        let committed = match session.commit(xid).await {\n            Err(CommitError::Unknown(_)) => Ok(()),\n            other => other,\n        };\n",
+        catchers: &[Catcher::Cell("backend/commit.before")],
+    },
+    Patch {
+        name: "stale-relay-marks",
+        what: "a relay that has lost its lease still marks rows",
+        file: RELAY_STORE,
+        sound: "                     WHERE o.id = ANY($3) AND coalesce(o.published_at, 'infinity') = 'infinity' \\\n                       AND o.slot = ANY(ARRAY(SELECT l.slot FROM relay_lease AS l \\\n                                              WHERE l.owner = $1 AND l.token = $2))\",",
+        broken: "                     WHERE o.id = ANY($3) AND coalesce(o.published_at, 'infinity') = 'infinity' \\\n                       AND $1::text IS NOT NULL AND $2::bigint IS NOT NULL\",",
+        catchers: &[Catcher::Test {
+            target: POSTGRES,
+            name: "case_16_one_relay_at_a_time_and_a_stale_one_does_nothing",
+        }],
+    },
+    Patch {
+        name: "poison-is-dropped",
+        what: "what can't be decoded is skipped instead of set aside",
+        file: LANE,
+        sound: "            Decoded::Poison(poison) => Item::DeadLetter {\n                reason: DeadLetterReason::Poison(poison.reason()),\n                poison: Some(poison),\n            },",
+        broken: "            Decoded::Poison(_) => Item::Unknown,",
+        catchers: &[Catcher::Cell("kill/poll.after")],
+    },
+];
