@@ -1,6 +1,6 @@
 //! `cargo xtask kill`
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
@@ -59,6 +59,7 @@ impl Kill {
         }
         prerequisites::ensure(screen, &needs)?;
         let program = build(screen)?;
+        self.check_names(screen, &program)?;
         // Started here, so that they have ended when this ends.
         let mut servers = Running::default();
         let mut command = Command::new(program);
@@ -90,6 +91,27 @@ impl Kill {
             Some(0) => Ok(Verdict::Holds),
             Some(1) => Ok(Verdict::Fails),
             Some(2) => Err(Usage("the matrix refused its arguments, see above".to_owned()).into()),
+            _ => Err(anyhow::anyhow!("the matrix ended with {status}")),
+        }
+    }
+}
+
+impl Kill {
+    /// Wrong names are told before a server is started.
+    fn check_names(&self, screen: &Screen, program: &Path) -> Result<()> {
+        let mut command = Command::new(program);
+        command.arg("--list");
+        for name in &self.cell {
+            command.arg("--cell").arg(name);
+        }
+        let status = stream(&mut command, |from, line| {
+            if from == Origin::Stderr {
+                screen.note(line);
+            }
+        })?;
+        match status.code() {
+            Some(0) => Ok(()),
+            Some(2) => Err(Usage("nothing was run".to_owned()).into()),
             _ => Err(anyhow::anyhow!("the matrix ended with {status}")),
         }
     }
