@@ -599,3 +599,38 @@ fn a_closed_feed_takes_no_record_of_its_successor_in_any_order() {
         assert_eq!(zombie.join().unwrap().take(9, BYTES_MAX), []);
     });
 }
+
+#[test]
+fn an_offset_is_never_beyond_what_its_lane_finished_in_any_order() {
+    exhaustively(|| {
+        let (world, table, feeds) = bare();
+        world.assign(&table, 1, 0);
+        world.fetch(1, 0);
+        let old = feeds.next();
+        let batch = old.take(9, BYTES_MAX);
+        world.received(1, &batch);
+        let finishing = world.clone();
+        let lane = thread::spawn(move || {
+            for record in batch {
+                finishing.finish(1, record.offset);
+                old.handled_below(record.offset + 1);
+            }
+            old
+        });
+        let sent = table.progress();
+        for progress in &sent {
+            world.commit(1, progress.next);
+        }
+        table.committed(&sent);
+        let revoked = table.revoke(&[world.key.clone()], &Deadline::passed());
+        world.revoked(1, &revoked[0], true);
+        // What isn't committed comes again, and what comes late changes nothing.
+        world.assign(&table, 2, 0);
+        let committed = world.seen().start;
+        world.fetch(2, committed);
+        world.received(2, &feeds.next().take(9, BYTES_MAX));
+        assert_eq!(world.seen().next, 2);
+        drop(lane.join().unwrap());
+        assert!(table.progress().is_empty());
+    });
+}

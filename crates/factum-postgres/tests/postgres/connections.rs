@@ -213,7 +213,7 @@ async fn every_connection_has_its_limits() {
     session.begin().await.unwrap();
     for (setting, expected) in [
         ("lock_timeout", "1500ms"),
-        ("statement_timeout", "25s"),
+        ("statement_timeout", "35s"),
         ("idle_in_transaction_session_timeout", "40s"),
         ("client_connection_check_interval", "1s"),
         ("default_transaction_isolation", "read committed"),
