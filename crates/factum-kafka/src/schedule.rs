@@ -622,7 +622,7 @@ fn an_offset_is_never_beyond_what_its_lane_finished_in_any_order() {
             world.commit(1, progress.next);
         }
         table.committed(&sent);
-        let revoked = table.revoke(&[world.key.clone()], &Deadline::passed());
+        let revoked = table.revoke(std::slice::from_ref(&world.key), &Deadline::passed());
         world.revoked(1, &revoked[0], true);
         // What isn't committed comes again, and what comes late changes nothing.
         world.assign(&table, 2, 0);
