@@ -73,7 +73,15 @@ impl Sabotage {
                 patch.name
             ));
             let start = Instant::now();
-            let catcher = lab.attempt(patch)?;
+            let attempt = lab.attempt(patch);
+            // One patch that went stale must not hide what the others show.
+            let catcher = match attempt {
+                Err(failure) if !tool::is_interrupted() => {
+                    screen.error(&failure);
+                    None
+                }
+                attempt => attempt?,
+            };
             let seconds = start.elapsed().as_secs_f64();
             caught += usize::from(catcher.is_some());
             results.push(json!({
