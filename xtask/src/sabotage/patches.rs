@@ -234,7 +234,7 @@ pub(crate) const PATCHES: &[Patch] = &[
         broken: "",
         catchers: &[Catcher::Test {
             target: "--test producer",
-            name: "overtaken",
+            name: "too_large_a_record_holds_its_key_and_no_other",
         }],
     },
     Patch {
@@ -251,9 +251,9 @@ pub(crate) const PATCHES: &[Patch] = &[
     Patch {
         name: "unknown-outcome-is-success",
         what: "a connection that was lost during COMMIT passes for a commit",
-        file: LANE,
-        sound: "\n        let committed = session.commit(xid).await;\n",
-        broken: "\n        let committed = match session.commit(xid).await {\n            Err(CommitError::Unknown(_)) => Ok(()),\n            other => other,\n        };\n",
+        file: SESSION,
+        sound: "            Err(Failed::Lost(err)) => Err(CommitError::Unknown(err.because(WHAT))),\n            Err(Failed::Answer(err)) => self.after_refused_commit(xid, err).await,\n",
+        broken: "            Err(Failed::Lost(_)) => Ok(()),\n            Err(Failed::Answer(err)) => match self.after_refused_commit(xid, err).await {\n                Err(CommitError::Unknown(_)) => Ok(()),\n                other => other,\n            },\n",
         catchers: &[Catcher::Cell("backend/commit.before")],
     },
     Patch {
