@@ -138,8 +138,7 @@ mod armed {
     use std::sync::atomic::{AtomicU32, Ordering};
     use std::time::Duration;
 
-    use nix::sys::signal::{Signal, kill};
-    use nix::unistd::getpid;
+    use nix::sys::signal::{Signal, raise};
 
     use super::Point;
 
@@ -207,20 +206,16 @@ mod armed {
             return;
         };
         match fault.action {
-            Action::Kill => {
-                signal(Signal::SIGKILL);
-                // It has not arrived yet; nothing more may happen here.
-                loop {
-                    std::thread::park();
-                }
-            }
+            Action::Kill => signal(Signal::SIGKILL),
             Action::Stop => signal(Signal::SIGSTOP),
             Action::Pause => pause(),
         }
     }
 
+    /// To this thread: so it goes not one step further before the signal stops or ends the whole process.
+    /// One to the process may be taken by another thread, while this one runs on.
     fn signal(signal: Signal) {
-        if let Err(error) = kill(getpid(), signal) {
+        if let Err(error) = raise(signal) {
             panic!("{signal} to this process failed: {error}");
         }
     }
