@@ -40,6 +40,8 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
     // Tests across crates see the product as its users do, and the stage.
     ("factum-tests", &["factum", "factum-testing"]),
+    // So does the bench, whose raw loops use the clients directly.
+    ("factum-bench", &["factum", "factum-testing"]),
     ("xtask", &["factum-testing"]),
 ];
 
