@@ -175,7 +175,13 @@ impl Registry {
         };
         let head = read_head(&object, decoder.aggregate_type)?;
         let event = (decoder.read)(&object, head)?;
-        match json::find_nul(&root) {
+        // Bare it would not be JSON, so it comes as an escape alone; few events hold one.
+        let nul = if bytes.contains(&b'\\') {
+            json::find_nul(&root)
+        } else {
+            None
+        };
+        match nul {
             None => Ok(Decoded::Event(event)),
             Some(path) => Err(Poison::new(PoisonReason::Nul, path, "text without U+0000")),
         }

@@ -25,6 +25,9 @@ pub(crate) enum Node<'a> {
 
 pub(crate) type Entry<'a> = (Cow<'a, str>, Node<'a>);
 
+/// Room for the fields of an event, the envelope's five among them; more is made when they are more.
+const ROOT_FIELDS: usize = 16;
+
 /// Reads one JSON value that fills the whole text.
 ///
 /// Time is linear in the text but for the sorting of each object's keys; memory is at most about
@@ -194,7 +197,8 @@ impl<'a> Parser<'a> {
 
     fn object(&mut self) -> Result<Node<'a>, Fault> {
         self.enter()?;
-        let mut entries: Vec<Entry<'a>> = Vec::new();
+        let capacity = if self.depth == 1 { ROOT_FIELDS } else { 0 };
+        let mut entries: Vec<Entry<'a>> = Vec::with_capacity(capacity);
         if self.peek() != Some(b'}') {
             loop {
                 if self.peek() != Some(b'"') {
@@ -240,6 +244,7 @@ impl<'a> Parser<'a> {
         let mut start = self.at;
         let mut unescaped: Option<String> = None;
         loop {
+            self.at += plain_run(&self.bytes[self.at..]);
             match self.peek() {
                 Some(b'"') => {
                     let rest = &self.text[start..self.at];
@@ -262,10 +267,8 @@ impl<'a> Parser<'a> {
                     }
                     start = self.at;
                 }
-                // RFC 8259: control characters must be escaped.
-                Some(0..=0x1f) | None => return Err(self.malformed()),
-                // Bytes of a multi-byte character are all above 0x7f, so none is taken for a quote.
-                Some(_) => self.at += 1,
+                // RFC 8259: control characters must be escaped. Nothing else ends a plain run.
+                _ => return Err(self.malformed()),
             }
         }
     }
@@ -380,6 +383,30 @@ impl<'a> Parser<'a> {
             inside: Vec::new(),
         }
     }
+}
+
+/// How many bytes come before the first that can't stand in a string as it is: a quote, a backslash or a
+/// control character. Bytes of a multi-byte character are all above 0x7f, so none is taken for one of these.
+///
+/// Eight bytes at a time: strings are most of an event. A byte of `x` is zero if it borrows when 1 is taken
+/// from it. A borrow may run on into higher bytes, so only the lowest one found is sure, and it is the one asked for.
+fn plain_run(bytes: &[u8]) -> usize {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    const HIGHS: u64 = ONES << 7;
+    let below = |word: u64, limit: u64| word.wrapping_sub(ONES * limit) & !word & HIGHS;
+    let equal = |word: u64, byte: u8| below(word ^ (ONES * u64::from(byte)), 1);
+    let (words, rest) = bytes.as_chunks();
+    for (place, word) in words.iter().enumerate() {
+        let word = u64::from_le_bytes(*word);
+        let found = below(word, 0x20) | equal(word, b'"') | equal(word, b'\\');
+        if found != 0 {
+            return place * 8 + found.trailing_zeros() as usize / 8;
+        }
+    }
+    let in_rest = rest
+        .iter()
+        .position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f));
+    words.len() * 8 + in_rest.unwrap_or(rest.len())
 }
 
 /// A few keys are compared with each other; many are sorted first, so that a hostile object with
@@ -581,6 +608,31 @@ mod tests {
         };
         assert!(matches!(&items[0], Node::Text(Cow::Borrowed("plain"))));
         assert!(matches!(&items[1], Node::Text(Cow::Owned(text)) if text == "A"));
+    }
+
+    #[test]
+    fn a_plain_run_ends_at_the_first_byte_that_needs_care() {
+        // Every byte at every place of the words, before and behind every other that needs care.
+        for stop in 0..=0xff_u8 {
+            let needs_care = matches!(stop, b'"' | b'\\' | 0..=0x1f);
+            for place in 0..20 {
+                for later in [b'"', b'\\', 0x1f, 0x20, 0x80, 0xff, b'a'] {
+                    let mut bytes = [b'a'; 21];
+                    bytes[place] = stop;
+                    bytes[20] = later;
+                    if place < 19 {
+                        bytes[place + 1] = later;
+                    }
+                    let expected = bytes
+                        .iter()
+                        .position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f))
+                        .unwrap_or(bytes.len());
+                    assert_eq!(plain_run(&bytes), expected, "{bytes:?}");
+                    assert!(!needs_care || expected == place);
+                }
+            }
+        }
+        assert_eq!(plain_run(b""), 0);
     }
 
     /// Texts that are nearly JSON: its tokens in any order.
