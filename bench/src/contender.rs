@@ -1,6 +1,6 @@
 //! One side of one measurement, in a process of its own, so that its CPU and memory are its own.
 
-use std::io::BufRead as _;
+use std::io::{BufRead as _, IsTerminal as _, Write as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -71,7 +71,9 @@ impl Contend {
     /// Does the work and prints what it has cost as one line of JSON.
     pub(crate) fn run(&self) -> Result<()> {
         tracing_subscriber::fmt()
-            .with_env_filter("warn")
+            // What a client says while its broker is still starting is no news here.
+            .with_env_filter("warn,factum_kafka::client_log=error")
+            .with_ansi(std::io::stderr().is_terminal())
             .with_writer(std::io::stderr)
             .init();
         let runtime = tokio::runtime::Runtime::new().context("starting a runtime")?;
@@ -84,7 +86,6 @@ impl Contend {
                 (Work::Service, _) => product::serve(self).await,
             }
         })?;
-        use std::io::Write as _;
         writeln!(std::io::stdout(), "{}", serde_json::to_string(&measured)?)
             .context("the bench has gone")?;
         // What a raw loop leaves running ends with the process.

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use clap::ValueEnum as _;
 use factum::{Envelope, Event as _, Outbox, new_event_id};
 use factum_testing::{TestDatabase, tool};
 use sqlx::{Connection as _, PgConnection};
@@ -53,21 +54,21 @@ pub(crate) const MEASUREMENTS: [Measurement; 4] = [
     Measurement {
         name: "per-event",
         work: Work::PerEvent,
-        events: 40_000,
+        events: 60_000,
         goal: Some(0.85),
         p99_goal_ms: None,
     },
     Measurement {
         name: "batch",
         work: Work::Batch,
-        events: 150_000,
+        events: 400_000,
         goal: Some(0.85),
         p99_goal_ms: None,
     },
     Measurement {
         name: "relay",
         work: Work::Relay,
-        events: 60_000,
+        events: 100_000,
         goal: Some(0.75),
         p99_goal_ms: None,
     },
@@ -83,7 +84,10 @@ pub(crate) const MEASUREMENTS: [Measurement; 4] = [
 impl Measurement {
     /// How many runs of contenders it takes.
     pub(crate) fn runs(&self, rounds: u32) -> u64 {
-        u64::from(rounds) * if self.work == Work::Service { 1 } else { 2 }
+        match self.work {
+            Work::Service => u64::from(rounds),
+            _ => u64::from(rounds) * 2 + 1,
+        }
     }
 
     /// Measures on fresh servers.
@@ -162,7 +166,7 @@ impl Measurement {
         })
     }
 
-    /// Factum, raw, Factum, raw …
+    /// A run that does not count, then Factum, raw, Factum, raw …
     fn take_turns(
         &self,
         rounds: u32,
@@ -170,6 +174,11 @@ impl Measurement {
         display: &Display,
         mut run: impl FnMut(Side, u32) -> Result<Measured>,
     ) -> Result<Entry> {
+        // Servers that have just started are slow at first, and the first contender would pay for it.
+        let what = format!("{}, warm-up", self.name);
+        display.now(&what);
+        run(Side::Raw, 0).with_context(|| what.clone())?;
+        display.ended(format_args!("{what}: done"));
         let mut ours = Vec::new();
         let mut theirs = Vec::new();
         for round in 1..=rounds {
@@ -272,7 +281,6 @@ impl Contender {
         total: u64,
         consumer: &str,
     ) -> Result<Contender> {
-        use clap::ValueEnum as _;
         let name = |value: Option<clap::builder::PossibleValue>| {
             value.map(|value| value.get_name().to_owned())
         };
@@ -310,7 +318,6 @@ impl Contender {
             .context("a contender has no output")?
             .read_to_string(&mut text)
             .context("reading a contender's output")?;
-        // Some of its input's end belongs to `wait`, which closes it.
         let status = self.tool.wait().context("waiting for a contender")?;
         if !status.success() {
             bail!("a contender ended with {status}");
@@ -358,10 +365,7 @@ async fn fill_outbox(url: &str, events: usize) -> Result<HashMap<Uuid, i64>> {
     for first in (0..events).step_by(PUBLISHED_AT_ONCE) {
         ensure!(!tool::is_interrupted(), "interrupted");
         let orders = (first..events.min(first + PUBLISHED_AT_ONCE))
-            .map(|number| {
-                use factum::Event as _;
-                anyhow::Ok(OrderConfirmed::numbered(number)?.occurred_at(at))
-            })
+            .map(|number| anyhow::Ok(OrderConfirmed::numbered(number)?.occurred_at(at)))
             .collect::<Result<Vec<_>>>()?;
         for id in outbox.publish_all(&mut conn, orders).await? {
             places.insert(id.as_uuid(), places.len() as i64);
@@ -473,7 +477,6 @@ async fn publish(url: &str, events: usize) -> Result<HashSet<Uuid>> {
                     }
                     let after = Duration::from_micros(number as u64 * 1_000_000 / RATE);
                     tokio::time::sleep_until(begin.0 + after).await;
-                    use factum::Event as _;
                     let order = OrderPlaced::numbered(number)?.occurred_at(begin.1 + after);
                     ids.push(outbox.publish(&mut conn, order).await?.as_uuid());
                 }

@@ -41,7 +41,7 @@ impl Stage {
         let runtime = Runtime::new().context("starting a runtime")?;
         let postgres = PostgresServer::start_with(&PostgresBinaries::find()?, SETTINGS)?;
         let url = postgres.url();
-        let (session, postgres_version, fsync) = runtime.block_on(async {
+        let (postmaster, postgres_version, fsync) = runtime.block_on(async {
             let mut conn = PgConnection::connect(&url).await?;
             let told: (i32, String, String) = sqlx::query_as(
                 "SELECT pg_backend_pid(), current_setting('server_version'), current_setting('fsync')",
@@ -55,7 +55,7 @@ impl Stage {
         let kafka = KafkaServer::start()?;
         Ok(Stage {
             runtime,
-            postmaster: session,
+            postmaster,
             postgres_version,
             kafka,
             postgres,

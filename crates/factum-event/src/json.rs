@@ -414,11 +414,15 @@ fn plain_run(bytes: &[u8]) -> usize {
 fn first_duplicate<'e>(entries: &'e [Entry<'_>]) -> Option<&'e str> {
     const FEW: usize = 16;
     if entries.len() <= FEW {
+        // Most keys differ in length or last letter from all others already.
+        let mut seen = 0_u64;
         return entries.iter().enumerate().find_map(|(index, (key, _))| {
-            entries[..index]
-                .iter()
-                .any(|(earlier, _)| earlier == key)
-                .then_some(&**key)
+            let last = key.as_bytes().last().copied().unwrap_or_default();
+            let mark = 1 << ((key.len() * 5 + usize::from(last)) % 64);
+            let is_new = seen & mark == 0;
+            seen |= mark;
+            let is_double = !is_new && entries[..index].iter().any(|(earlier, _)| earlier == key);
+            is_double.then_some(&**key)
         });
     }
     let mut keys: Vec<&str> = entries.iter().map(|(key, _)| &**key).collect();
