@@ -75,7 +75,7 @@ pub struct Registry {
 struct Decoder {
     rust_type: std::any::TypeId,
     aggregate_type: &'static str,
-    read: fn(&ObjectReader<'_>, Head<'_>) -> Result<AnyEnvelope, Poison>,
+    read: fn(&ObjectReader<'_>, &Head<'_>) -> Result<AnyEnvelope, Poison>,
 }
 
 /// The envelope's fields of a record whose type is registered.
@@ -175,7 +175,7 @@ impl Registry {
             });
         };
         let head = read_head(&object, decoder.aggregate_type)?;
-        let event = (decoder.read)(&object, head)?;
+        let event = (decoder.read)(&object, &head)?;
         // Bare it would not be JSON, so it comes as an escape alone; few events hold one.
         let nul = if bytes.contains(&b'\\') {
             json::find_nul(&root)
@@ -318,7 +318,7 @@ fn read_head<'a>(
     })
 }
 
-fn read_event<E: Event>(object: &ObjectReader<'_>, head: Head<'_>) -> Result<AnyEnvelope, Poison> {
+fn read_event<E: Event>(object: &ObjectReader<'_>, head: &Head<'_>) -> Result<AnyEnvelope, Poison> {
     let event = E::read_fields(object)?;
     // The key decides the order of events. If it told of another aggregate than the event does,
     // one of the two would be wrong, and nobody could say which.

@@ -14,7 +14,10 @@ use crate::poison::{Poison, PoisonReason};
 #[derive(Debug)]
 pub(crate) enum Node<'a> {
     Null,
-    Bool(bool),
+    // Not `Bool(bool)`: a byte right beside the tag makes the compiler copy the whole node from an odd address,
+    // which stalls the processor at each value of each event.
+    True,
+    False,
     /// The number as it was written; its syntax is checked.
     Number(&'a str),
     Text(Cow<'a, str>),
@@ -64,7 +67,7 @@ pub(crate) fn parse(text: &str, max_depth: u32) -> Result<Node<'_>, Poison> {
 pub(crate) fn find_nul(node: &Node<'_>) -> Option<String> {
     fn walk(node: &Node<'_>, path: Path<'_>) -> Option<String> {
         match node {
-            Node::Null | Node::Bool(_) | Node::Number(_) => None,
+            Node::Null | Node::True | Node::False | Node::Number(_) => None,
             Node::Text(text) => has_nul(text).then(|| path.render()),
             Node::Array(items) => items
                 .iter()
@@ -121,7 +124,8 @@ struct Parser<'a> {
 impl<'a> Parser<'a> {
     fn whole(&mut self) -> Result<Node<'a>, Fault> {
         self.skip_space();
-        let node = self.value()?;
+        let mut node = Node::Null;
+        self.value(&mut node)?;
         self.skip_space();
         if self.at == self.bytes.len() {
             Ok(node)
@@ -130,17 +134,20 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn value(&mut self) -> Result<Node<'a>, Fault> {
-        match self.peek() {
-            Some(b'{') => self.object(),
-            Some(b'[') => self.array(),
-            Some(b'"') => self.string().map(Node::Text),
-            Some(b'-' | b'0'..=b'9') => self.number().map(Node::Number),
-            Some(b't') => self.literal("true", Node::Bool(true)),
-            Some(b'f') => self.literal("false", Node::Bool(false)),
-            Some(b'n') => self.literal("null", Node::Null),
-            _ => Err(self.malformed()),
-        }
+    /// Reads a value to where it stays: handing it up by value would copy it three times, and a copy of what was
+    /// written in smaller pieces just now stalls the processor.
+    fn value(&mut self, into: &mut Node<'a>) -> Result<(), Fault> {
+        *into = match self.peek() {
+            Some(b'{') => Node::Object(self.object()?),
+            Some(b'[') => Node::Array(self.array()?),
+            Some(b'"') => Node::Text(self.string()?),
+            Some(b'-' | b'0'..=b'9') => Node::Number(self.number()?),
+            Some(b't') => self.literal("true", Node::True)?,
+            Some(b'f') => self.literal("false", Node::False)?,
+            Some(b'n') => self.literal("null", Node::Null)?,
+            _ => return Err(self.malformed()),
+        };
+        Ok(())
     }
 
     fn literal(&mut self, word: &str, node: Node<'a>) -> Result<Node<'a>, Fault> {
@@ -172,16 +179,15 @@ impl<'a> Parser<'a> {
         self.at += 1;
     }
 
-    fn array(&mut self) -> Result<Node<'a>, Fault> {
+    fn array(&mut self) -> Result<Vec<Node<'a>>, Fault> {
         self.enter()?;
         let mut items = Vec::new();
         if self.peek() != Some(b']') {
             loop {
                 let index = items.len();
-                items.push(
-                    self.value()
-                        .map_err(|f| f.within(|| Segment::Index(index)))?,
-                );
+                items.push(Node::Null);
+                self.value(&mut items[index])
+                    .map_err(|f| f.within(|| Segment::Index(index)))?;
                 self.skip_space();
                 match self.peek() {
                     Some(b',') => self.at += 1,
@@ -192,10 +198,10 @@ impl<'a> Parser<'a> {
             }
         }
         self.leave();
-        Ok(Node::Array(items))
+        Ok(items)
     }
 
-    fn object(&mut self) -> Result<Node<'a>, Fault> {
+    fn object(&mut self) -> Result<Vec<Entry<'a>>, Fault> {
         self.enter()?;
         let capacity = if self.depth == 1 { ROOT_FIELDS } else { 0 };
         let mut entries: Vec<Entry<'a>> = Vec::with_capacity(capacity);
@@ -204,17 +210,18 @@ impl<'a> Parser<'a> {
                 if self.peek() != Some(b'"') {
                     return Err(self.malformed());
                 }
-                let key = self.string()?;
+                let place = entries.len();
+                entries.push((Cow::Borrowed(""), Node::Null));
+                let (key, value) = &mut entries[place];
+                *key = self.string()?;
                 self.skip_space();
                 if self.peek() != Some(b':') {
                     return Err(self.malformed());
                 }
                 self.at += 1;
                 self.skip_space();
-                let value = self
-                    .value()
-                    .map_err(|f| f.within(|| Segment::field(&key)))?;
-                entries.push((key, value));
+                self.value(value)
+                    .map_err(|f| f.within(|| Segment::field(key)))?;
                 self.skip_space();
                 match self.peek() {
                     Some(b',') => self.at += 1,
@@ -226,7 +233,7 @@ impl<'a> Parser<'a> {
         }
         self.leave();
         match first_duplicate(&entries) {
-            None => Ok(Node::Object(entries)),
+            None => Ok(entries),
             Some(key) => {
                 let inside = vec![Segment::field(key)];
                 Err(Fault {
@@ -445,7 +452,8 @@ mod tests {
     fn to_value(node: &Node<'_>) -> Option<Value> {
         Some(match node {
             Node::Null => Value::Null,
-            Node::Bool(value) => Value::Bool(*value),
+            Node::True => Value::Bool(true),
+            Node::False => Value::Bool(false),
             Node::Number(number) => serde_json::from_str(number).ok()?,
             Node::Text(text) => Value::String(text.to_string()),
             Node::Array(items) => items

@@ -1,7 +1,6 @@
 //! Reading the values of an event that has been found to be strict JSON.
 
 use std::borrow::Cow;
-use std::cell::Cell;
 
 use crate::aggregate_id::{AggregateId, ToAggregateId};
 use crate::json::{Entry, Node};
@@ -41,7 +40,8 @@ impl<'a> JsonValue<'a> {
     /// [`PoisonReason::InvalidField`] for anything else.
     pub fn boolean(&self) -> Result<bool, Poison> {
         match self.node {
-            Node::Bool(value) => Ok(*value),
+            Node::True => Ok(true),
+            Node::False => Ok(false),
             _ => Err(self.invalid("true or false")),
         }
     }
@@ -102,7 +102,6 @@ impl<'a> JsonValue<'a> {
             Node::Object(entries) => Ok(ObjectReader {
                 entries,
                 path: self.path,
-                next: Cell::new(0),
             }),
             _ => Err(self.invalid(expected)),
         }
@@ -140,8 +139,6 @@ impl<'a> JsonValue<'a> {
 pub struct ObjectReader<'a> {
     entries: &'a [Entry<'a>],
     path: Path<'a>,
-    /// Where the next field is looked for first: fields are mostly read in the order in which they were written.
-    next: Cell<usize>,
 }
 
 impl<'a> ObjectReader<'a> {
@@ -149,7 +146,6 @@ impl<'a> ObjectReader<'a> {
         ObjectReader {
             entries,
             path: Path::Root,
-            next: Cell::new(0),
         }
     }
 
@@ -223,15 +219,9 @@ impl<'a> ObjectReader<'a> {
     }
 
     pub(crate) fn value(&self, name: &str) -> Option<&'a Node<'a>> {
-        // No key stands twice, so where the search begins doesn't matter.
-        let start = self.next.get().min(self.entries.len());
-        let (before, after) = self.entries.split_at(start);
-        let place = after
+        self.entries
             .iter()
-            .chain(before)
-            .position(|(key, _)| key == name)?;
-        let place = (start + place) % self.entries.len();
-        self.next.set(place + 1);
-        Some(&self.entries[place].1)
+            .find(|(key, _)| key == name)
+            .map(|(_, node)| node)
     }
 }
