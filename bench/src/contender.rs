@@ -72,7 +72,7 @@ impl Contend {
     pub(crate) fn run(&self) -> Result<()> {
         tracing_subscriber::fmt()
             // What a client says while its broker is still starting is no news here.
-            .with_env_filter("warn,factum_kafka::client_log=error")
+            .with_env_filter("warn,librdkafka=error")
             .with_ansi(std::io::stderr().is_terminal())
             .with_writer(std::io::stderr)
             .init();

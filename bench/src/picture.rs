@@ -97,9 +97,10 @@ pub(crate) fn svg(report: &Report) -> String {
             entry.p99_ms.unwrap_or_default(),
         );
         put(format!(
-            "<text x=\"{LABELS}\" y=\"{}\">{}: p50 {p50:.1} ms, p99 {p99:.1} ms</text>",
+            "<text x=\"{LABELS}\" y=\"{}\">{} at {}/s: p50 {p50:.1} ms, p99 {p99:.1} ms</text>",
             y + 6,
-            escaped(&entry.name)
+            escaped(&entry.name),
+            thousands(entry.events_per_second)
         ));
         y += 24;
     }
@@ -133,7 +134,7 @@ mod tests {
             ">45,000<",
             ">50,000<",
             ">0.90<",
-            "p50 12.3 ms, p99 31.0 ms",
+            "publish-to-effect at 1,000/s: p50 12.3 ms, p99 31.0 ms",
             "width=\"430\"",
             "width=\"387\"",
             "2 cores, PostgreSQL 15.1 (fsync on), Kafka 4.3.1, 2026-12-01",

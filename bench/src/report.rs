@@ -138,7 +138,7 @@ pub(crate) mod tests {
             beside_rounds: vec![49_000.0, 50_000.0, 51_000.0],
         };
         let latency = Entry {
-            name: "publish to effect at 1,000/s".to_owned(),
+            name: "publish-to-effect".to_owned(),
             events_per_second: 1_000.0,
             beside: None,
             ratio: None,
