@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use anyhow::{Context as _, Result};
 
-use crate::report::{Entry, Report, thousands};
+use crate::report::{Entry, Report, bare_version, thousands};
 
 const BEGIN: &str = "<!-- bench: made by `cargo xtask bench`, don't edit -->";
 const END: &str = "<!-- bench: end -->";
@@ -38,7 +38,7 @@ fn generated(report: &Report) -> String {
         machine.processor,
         machine.memory_gib,
         machine.kernel,
-        machine.postgresql,
+        bare_version(&machine.postgresql),
         machine.kafka,
         machine.librdkafka
     ));
@@ -73,7 +73,7 @@ fn row(entry: &Entry) -> String {
         entry.name,
         thousands(entry.events_per_second),
         entry.beside.map_or(String::new(), thousands),
-        optional(entry.ratio, 2),
+        optional(entry.ratio, 3),
         entry.goal.map_or(String::new(), |goal| format!("≥ {goal}")),
         entry.cpu_us,
         optional(entry.beside_cpu_us, 1),
@@ -101,7 +101,7 @@ mod tests {
         assert!(renewed_once.ends_with("\n\nFoot\n"));
         assert!(!renewed_once.contains("old"));
         assert!(renewed_once.contains(
-            "| batch | 45,000 | 50,000 | 0.90 | ≥ 0.85 | 15.5 | 13.0 | 23.0 | 22.5 | 90 | 80 |"
+            "| batch | 45,000 | 50,000 | 0.900 | ≥ 0.85 | 15.5 | 13.0 | 23.0 | 22.5 | 90 | 80 |"
         ));
         assert!(renewed_once.contains(
             "`publish-to-effect` at 1,000 events per second: p50 12.3 ms, p99 31.0 ms (goal: p99 ≤ 50 ms)"

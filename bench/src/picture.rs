@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::report::{Entry, Report, rounded, thousands};
+use crate::report::{Entry, Report, bare_version, rounded, thousands};
 
 const WIDTH: u32 = 760;
 const LABELS: u32 = 150;
@@ -55,10 +55,12 @@ pub(crate) fn svg(report: &Report) -> String {
          <text x=\"{}\" y=\"22\">Factum</text>\
          <rect class=\"raw\" x=\"{}\" y=\"12\" width=\"12\" height=\"12\"/>\
          <text x=\"{}\" y=\"22\">raw loop of the same work</text>\
-         <text class=\"quiet\" x=\"{}\" y=\"22\" text-anchor=\"end\">events per second</text>",
+         <text class=\"quiet\" x=\"{}\" y=\"22\">events per second</text>\
+         <text class=\"quiet\" x=\"{}\" y=\"22\" text-anchor=\"end\">ratio</text>",
         LABELS + 18,
         LABELS + 90,
         LABELS + 108,
+        LABELS + 290,
         WIDTH - 10,
     ));
     let mut y = HEAD;
@@ -84,7 +86,7 @@ pub(crate) fn svg(report: &Report) -> String {
         }
         if let Some(ratio) = entry.ratio {
             put(format!(
-                "<text x=\"{}\" y=\"{}\" text-anchor=\"end\" font-weight=\"600\">{ratio:.2}</text>",
+                "<text x=\"{}\" y=\"{}\" text-anchor=\"end\" font-weight=\"600\">{ratio:.3}</text>",
                 WIDTH - 10,
                 y + BAR + 5
             ));
@@ -108,7 +110,7 @@ pub(crate) fn svg(report: &Report) -> String {
         "<text class=\"quiet\" x=\"{LABELS}\" y=\"{}\" font-size=\"11\">{} cores, PostgreSQL {} (fsync on), Kafka {}, {}</text>",
         y + 10,
         report.machine.cores,
-        escaped(&report.machine.postgresql),
+        escaped(bare_version(&report.machine.postgresql)),
         escaped(&report.machine.kafka),
         escaped(&report.measured_on)
     ));
@@ -133,7 +135,7 @@ mod tests {
         for text in [
             ">45,000<",
             ">50,000<",
-            ">0.90<",
+            ">0.900<",
             "publish-to-effect at 1,000/s: p50 12.3 ms, p99 31.0 ms",
             "width=\"430\"",
             "width=\"387\"",

@@ -93,6 +93,11 @@ impl Report {
     }
 }
 
+/// The version alone: a server's may name its packaging behind it.
+pub(crate) fn bare_version(version: &str) -> &str {
+    version.split_whitespace().next().unwrap_or(version)
+}
+
 /// Rounds to so many decimal places: what is beyond them is noise.
 pub(crate) fn rounded(value: f64, places: i32) -> f64 {
     let factor = 10_f64.powi(places);
@@ -196,5 +201,6 @@ pub(crate) mod tests {
         assert_eq!(thousands(1_000.0), "1,000");
         assert_eq!(thousands(1_234_567.0), "1,234,567");
         assert_eq!(rounded(1.2345, 2), 1.23);
+        assert_eq!(bare_version("15.18 (Debian 15.18-0+deb12u1)"), "15.18");
     }
 }
