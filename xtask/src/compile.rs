@@ -1,4 +1,4 @@
-//! Building a program of the examples, with a bar that knows how far it is.
+//! Building a program of the examples or of ours, with a bar that knows how far it is.
 
 use std::collections::{BTreeSet, HashMap};
 use std::path::PathBuf;
@@ -12,6 +12,9 @@ use crate::workspace::{Origin, cargo, metadata, root, stream, target_dir};
 
 /// The workspace of the examples.
 pub(crate) const EXAMPLES: &str = "examples/Cargo.toml";
+
+/// The workspace of everything else.
+pub(crate) const OURS: &str = "Cargo.toml";
 
 /// How the program is compiled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,12 +32,23 @@ pub(crate) fn example(
     bin: &str,
     profile: Profile,
 ) -> Result<PathBuf> {
-    let total = packages_of(package)?;
+    program(screen, EXAMPLES, package, bin, profile)
+}
+
+/// Builds the programs of `package` of the workspace with this manifest, and gives the path of `bin`.
+pub(crate) fn program(
+    screen: &Screen,
+    workspace: &str,
+    package: &str,
+    bin: &str,
+    profile: Profile,
+) -> Result<PathBuf> {
+    let total = packages_of(workspace, package)?;
     let mut command = Command::new(cargo());
     command
         .args(["build", "--message-format", "json-render-diagnostics"])
         .args(["--package", package, "--bins", "--manifest-path"])
-        .arg(root().join(EXAMPLES))
+        .arg(root().join(workspace))
         .env("CARGO_TARGET_DIR", target_dir()?)
         .current_dir(root());
     if profile == Profile::Release {
@@ -76,15 +90,15 @@ pub(crate) fn example(
         for line in &complaints {
             screen.note(line);
         }
-        bail!("the example `{bin}` does not build; what cargo said is above");
+        bail!("the program `{bin}` does not build; what cargo said is above");
     }
     executable.with_context(|| format!("cargo built no program `{bin}`"))
 }
 
-/// How many packages go into a package of the examples, itself among them, on this machine.
-fn packages_of(package: &str) -> Result<u64> {
+/// How many packages go into a package of a workspace, itself among them, on this machine.
+fn packages_of(workspace: &str, package: &str) -> Result<u64> {
     let host = host()?;
-    let metadata = metadata(EXAMPLES, &["--filter-platform", &host])?;
+    let metadata = metadata(workspace, &["--filter-platform", &host])?;
     let mut needs: HashMap<&str, Vec<&str>> = HashMap::new();
     for node in metadata["resolve"]["nodes"]
         .as_array()
@@ -112,7 +126,7 @@ fn packages_of(package: &str) -> Result<u64> {
         .flatten()
         .find(|found| found["name"] == package && found["source"].is_null())
         .and_then(|found| found["id"].as_str())
-        .with_context(|| format!("{EXAMPLES} has no package `{package}`"))?;
+        .with_context(|| format!("{workspace} has no package `{package}`"))?;
     let mut reached = BTreeSet::new();
     let mut open = vec![start];
     while let Some(id) = open.pop() {

@@ -1,10 +1,11 @@
 //! Factum's own tasks. `cargo xtask --help` lists them; each has an example in its `--help`.
 //!
 //! One manner for all: data on stdout, progress and notes on stderr; a progress bar on a terminal,
-//! plain lines elsewhere; `--json` ends stdout with one JSON object on one line. Exit codes: 0 all
+//! plain lines elsewhere; `--json` ends stdout with one JSON object (of `bench` an array) on one line. Exit codes: 0 all
 //! holds, 1 something does not, 2 usage, 130 interrupted. An interruption ends everything that was
 //! started, and waits for it.
 
+mod bench;
 mod compile;
 mod conformance;
 mod demo;
@@ -33,7 +34,7 @@ use crate::screen::Screen;
                   Example: cargo xtask demo --orders 2000"
 )]
 struct Arguments {
-    /// End stdout with one JSON object on one line.
+    /// End stdout with one JSON object on one line (bench: an array).
     #[arg(long, global = true)]
     json: bool,
     #[command(subcommand)]
@@ -43,6 +44,7 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Task {
     Demo(demo::Demo),
+    Bench(bench::Bench),
     Test(test::Test),
     Conformance(conformance::Conformance),
     Kill(kill::Kill),
@@ -91,6 +93,7 @@ fn main() -> ExitCode {
     }
     let outcome = match arguments.task {
         Task::Demo(task) => task.run(&screen),
+        Task::Bench(task) => task.run(&screen),
         Task::Test(task) => task.run(&screen),
         Task::Conformance(task) => task.run(&screen),
         Task::Kill(task) => task.run(&screen),

@@ -25,7 +25,7 @@ use crate::workspace::{metadata, root};
 Rules:
   crate-edge           a crate depends only on those that ARCHITECTURE.md allows
   crate-lints          every crate takes the workspace's lints
-  kafka-door           only factum-kafka names rdkafka, and the checker
+  kafka-door           only factum-kafka names rdkafka, and the checker, and the raw loops of bench/
   sql-home             only factum-postgres holds SQL
   pure                 factum-event, -macros and -contract have no IO, clock or randomness
   unfinished           no todo!, no unimplemented!, no ignored test

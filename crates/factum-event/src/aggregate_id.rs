@@ -36,14 +36,20 @@ impl AggregateId {
     /// [`AggregateIdError`] when it is empty, longer than 255 bytes or holds U+0000.
     pub fn new(text: impl Into<String>) -> Result<AggregateId, AggregateIdError> {
         let text = text.into();
+        AggregateId::check(&text)?;
+        Ok(AggregateId(text))
+    }
+
+    /// Whether a text can be an id.
+    pub(crate) fn check(text: &str) -> Result<(), AggregateIdError> {
         if text.is_empty() {
             Err(AggregateIdError::Empty)
         } else if text.len() > Self::MAX_BYTES {
             Err(AggregateIdError::TooLong { bytes: text.len() })
-        } else if crate::json::has_nul(&text) {
+        } else if crate::json::has_nul(text) {
             Err(AggregateIdError::Nul)
         } else {
-            Ok(AggregateId(text))
+            Ok(())
         }
     }
 

@@ -75,14 +75,15 @@ pub struct Registry {
 struct Decoder {
     rust_type: std::any::TypeId,
     aggregate_type: &'static str,
-    read: fn(&ObjectReader<'_>, Head) -> Result<AnyEnvelope, Poison>,
+    read: fn(&ObjectReader<'_>, &Head<'_>) -> Result<AnyEnvelope, Poison>,
 }
 
 /// The envelope's fields of a record whose type is registered.
-struct Head {
+struct Head<'a> {
     id: EventId,
     occurred_at: OffsetDateTime,
-    aggregate_id: AggregateId,
+    /// It can be an aggregate id.
+    aggregate_id: &'a str,
 }
 
 impl Registry {
@@ -174,8 +175,14 @@ impl Registry {
             });
         };
         let head = read_head(&object, decoder.aggregate_type)?;
-        let event = (decoder.read)(&object, head)?;
-        match json::find_nul(&root) {
+        let event = (decoder.read)(&object, &head)?;
+        // Bare it would not be JSON, so it comes as an escape alone; few events hold one.
+        let nul = if bytes.contains(&b'\\') {
+            json::find_nul(&root)
+        } else {
+            None
+        };
+        match nul {
             None => Ok(Decoded::Event(event)),
             Some(path) => Err(Poison::new(PoisonReason::Nul, path, "text without U+0000")),
         }
@@ -270,7 +277,10 @@ fn read_event_type<'a>(object: &ObjectReader<'a>) -> Result<&'a str, Poison> {
     }
 }
 
-fn read_head(object: &ObjectReader<'_>, aggregate_type: &'static str) -> Result<Head, Poison> {
+fn read_head<'a>(
+    object: &ObjectReader<'a>,
+    aggregate_type: &'static str,
+) -> Result<Head<'a>, Poison> {
     let text = |name| match object.value(name) {
         Some(Node::Text(text)) => Some(&**text),
         _ => None,
@@ -296,7 +306,7 @@ fn read_head(object: &ObjectReader<'_>, aggregate_type: &'static str) -> Result<
         ));
     }
     let aggregate_id = text("aggregateId")
-        .and_then(|text| AggregateId::new(text).ok())
+        .filter(|text| AggregateId::check(text).is_ok())
         .ok_or_else(|| {
             let expected = "text of 1 to 255 bytes without U+0000";
             Poison::new(PoisonReason::AggregateId, "$.aggregateId", expected)
@@ -308,22 +318,25 @@ fn read_head(object: &ObjectReader<'_>, aggregate_type: &'static str) -> Result<
     })
 }
 
-fn read_event<E: Event>(object: &ObjectReader<'_>, head: Head) -> Result<AnyEnvelope, Poison> {
+fn read_event<E: Event>(object: &ObjectReader<'_>, head: &Head<'_>) -> Result<AnyEnvelope, Poison> {
     let event = E::read_fields(object)?;
     // The key decides the order of events. If it told of another aggregate than the event does,
     // one of the two would be wrong, and nobody could say which.
-    if event.aggregate_id().as_ref() != Ok(&head.aggregate_id) {
-        let expected = "the same id as in the event's own field";
-        return Err(Poison::new(
-            PoisonReason::AggregateId,
-            "$.aggregateId",
-            expected,
-        ));
-    }
+    let aggregate_id = match event.aggregate_id() {
+        Ok(id) if id.as_str() == head.aggregate_id => id,
+        _ => {
+            let expected = "the same id as in the event's own field";
+            return Err(Poison::new(
+                PoisonReason::AggregateId,
+                "$.aggregateId",
+                expected,
+            ));
+        }
+    };
     Ok(AnyEnvelope {
         id: head.id,
         event_type: E::EVENT_TYPE,
-        aggregate_id: head.aggregate_id,
+        aggregate_id,
         occurred_at: head.occurred_at,
         envelope: Box::new(Envelope::new(head.id, event, head.occurred_at)),
     })

@@ -14,7 +14,10 @@ use crate::poison::{Poison, PoisonReason};
 #[derive(Debug)]
 pub(crate) enum Node<'a> {
     Null,
-    Bool(bool),
+    // Not `Bool(bool)`: a byte right beside the tag makes the compiler copy the whole node from an odd address,
+    // which stalls the processor at each value of each event.
+    True,
+    False,
     /// The number as it was written; its syntax is checked.
     Number(&'a str),
     Text(Cow<'a, str>),
@@ -24,6 +27,9 @@ pub(crate) enum Node<'a> {
 }
 
 pub(crate) type Entry<'a> = (Cow<'a, str>, Node<'a>);
+
+/// Room for the fields of an event, the envelope's five among them; more is made when they are more.
+const ROOT_FIELDS: usize = 16;
 
 /// Reads one JSON value that fills the whole text.
 ///
@@ -61,7 +67,7 @@ pub(crate) fn parse(text: &str, max_depth: u32) -> Result<Node<'_>, Poison> {
 pub(crate) fn find_nul(node: &Node<'_>) -> Option<String> {
     fn walk(node: &Node<'_>, path: Path<'_>) -> Option<String> {
         match node {
-            Node::Null | Node::Bool(_) | Node::Number(_) => None,
+            Node::Null | Node::True | Node::False | Node::Number(_) => None,
             Node::Text(text) => has_nul(text).then(|| path.render()),
             Node::Array(items) => items
                 .iter()
@@ -118,7 +124,8 @@ struct Parser<'a> {
 impl<'a> Parser<'a> {
     fn whole(&mut self) -> Result<Node<'a>, Fault> {
         self.skip_space();
-        let node = self.value()?;
+        let mut node = Node::Null;
+        self.value(&mut node)?;
         self.skip_space();
         if self.at == self.bytes.len() {
             Ok(node)
@@ -127,17 +134,20 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn value(&mut self) -> Result<Node<'a>, Fault> {
-        match self.peek() {
-            Some(b'{') => self.object(),
-            Some(b'[') => self.array(),
-            Some(b'"') => self.string().map(Node::Text),
-            Some(b'-' | b'0'..=b'9') => self.number().map(Node::Number),
-            Some(b't') => self.literal("true", Node::Bool(true)),
-            Some(b'f') => self.literal("false", Node::Bool(false)),
-            Some(b'n') => self.literal("null", Node::Null),
-            _ => Err(self.malformed()),
-        }
+    /// Reads a value to where it stays: handing it up by value would copy it three times, and a copy of what was
+    /// written in smaller pieces just now stalls the processor.
+    fn value(&mut self, into: &mut Node<'a>) -> Result<(), Fault> {
+        *into = match self.peek() {
+            Some(b'{') => Node::Object(self.object()?),
+            Some(b'[') => Node::Array(self.array()?),
+            Some(b'"') => Node::Text(self.string()?),
+            Some(b'-' | b'0'..=b'9') => Node::Number(self.number()?),
+            Some(b't') => self.literal("true", Node::True)?,
+            Some(b'f') => self.literal("false", Node::False)?,
+            Some(b'n') => self.literal("null", Node::Null)?,
+            _ => return Err(self.malformed()),
+        };
+        Ok(())
     }
 
     fn literal(&mut self, word: &str, node: Node<'a>) -> Result<Node<'a>, Fault> {
@@ -169,16 +179,15 @@ impl<'a> Parser<'a> {
         self.at += 1;
     }
 
-    fn array(&mut self) -> Result<Node<'a>, Fault> {
+    fn array(&mut self) -> Result<Vec<Node<'a>>, Fault> {
         self.enter()?;
         let mut items = Vec::new();
         if self.peek() != Some(b']') {
             loop {
                 let index = items.len();
-                items.push(
-                    self.value()
-                        .map_err(|f| f.within(|| Segment::Index(index)))?,
-                );
+                items.push(Node::Null);
+                self.value(&mut items[index])
+                    .map_err(|f| f.within(|| Segment::Index(index)))?;
                 self.skip_space();
                 match self.peek() {
                     Some(b',') => self.at += 1,
@@ -189,28 +198,30 @@ impl<'a> Parser<'a> {
             }
         }
         self.leave();
-        Ok(Node::Array(items))
+        Ok(items)
     }
 
-    fn object(&mut self) -> Result<Node<'a>, Fault> {
+    fn object(&mut self) -> Result<Vec<Entry<'a>>, Fault> {
         self.enter()?;
-        let mut entries: Vec<Entry<'a>> = Vec::new();
+        let capacity = if self.depth == 1 { ROOT_FIELDS } else { 0 };
+        let mut entries: Vec<Entry<'a>> = Vec::with_capacity(capacity);
         if self.peek() != Some(b'}') {
             loop {
                 if self.peek() != Some(b'"') {
                     return Err(self.malformed());
                 }
-                let key = self.string()?;
+                let place = entries.len();
+                entries.push((Cow::Borrowed(""), Node::Null));
+                let (key, value) = &mut entries[place];
+                *key = self.string()?;
                 self.skip_space();
                 if self.peek() != Some(b':') {
                     return Err(self.malformed());
                 }
                 self.at += 1;
                 self.skip_space();
-                let value = self
-                    .value()
-                    .map_err(|f| f.within(|| Segment::field(&key)))?;
-                entries.push((key, value));
+                self.value(value)
+                    .map_err(|f| f.within(|| Segment::field(key)))?;
                 self.skip_space();
                 match self.peek() {
                     Some(b',') => self.at += 1,
@@ -222,7 +233,7 @@ impl<'a> Parser<'a> {
         }
         self.leave();
         match first_duplicate(&entries) {
-            None => Ok(Node::Object(entries)),
+            None => Ok(entries),
             Some(key) => {
                 let inside = vec![Segment::field(key)];
                 Err(Fault {
@@ -240,6 +251,7 @@ impl<'a> Parser<'a> {
         let mut start = self.at;
         let mut unescaped: Option<String> = None;
         loop {
+            self.at += plain_run(&self.bytes[self.at..]);
             match self.peek() {
                 Some(b'"') => {
                     let rest = &self.text[start..self.at];
@@ -262,10 +274,8 @@ impl<'a> Parser<'a> {
                     }
                     start = self.at;
                 }
-                // RFC 8259: control characters must be escaped.
-                Some(0..=0x1f) | None => return Err(self.malformed()),
-                // Bytes of a multi-byte character are all above 0x7f, so none is taken for a quote.
-                Some(_) => self.at += 1,
+                // RFC 8259: control characters must be escaped. Nothing else ends a plain run.
+                _ => return Err(self.malformed()),
             }
         }
     }
@@ -382,16 +392,44 @@ impl<'a> Parser<'a> {
     }
 }
 
+/// How many bytes come before the first that can't stand in a string as it is: a quote, a backslash or a
+/// control character. Bytes of a multi-byte character are all above 0x7f, so none is taken for one of these.
+///
+/// Eight bytes at a time: strings are most of an event. A byte of `x` is zero if it borrows when 1 is taken
+/// from it. A borrow may run on into higher bytes, so only the lowest one found is sure, and it is the one asked for.
+fn plain_run(bytes: &[u8]) -> usize {
+    const ONES: u64 = u64::from_ne_bytes([1; 8]);
+    const HIGHS: u64 = ONES << 7;
+    let below = |word: u64, limit: u64| word.wrapping_sub(ONES * limit) & !word & HIGHS;
+    let equal = |word: u64, byte: u8| below(word ^ (ONES * u64::from(byte)), 1);
+    let (words, rest) = bytes.as_chunks();
+    for (place, word) in words.iter().enumerate() {
+        let word = u64::from_le_bytes(*word);
+        let found = below(word, 0x20) | equal(word, b'"') | equal(word, b'\\');
+        if found != 0 {
+            return place * 8 + found.trailing_zeros() as usize / 8;
+        }
+    }
+    let in_rest = rest
+        .iter()
+        .position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f));
+    words.len() * 8 + in_rest.unwrap_or(rest.len())
+}
+
 /// A few keys are compared with each other; many are sorted first, so that a hostile object with
 /// a hundred thousand keys costs no square of it. No hashing: a pure crate has no random seed.
 fn first_duplicate<'e>(entries: &'e [Entry<'_>]) -> Option<&'e str> {
     const FEW: usize = 16;
     if entries.len() <= FEW {
+        // Most keys differ in length or last letter from all others already.
+        let mut seen = 0_u64;
         return entries.iter().enumerate().find_map(|(index, (key, _))| {
-            entries[..index]
-                .iter()
-                .any(|(earlier, _)| earlier == key)
-                .then_some(&**key)
+            let last = key.as_bytes().last().copied().unwrap_or_default();
+            let mark = 1 << ((key.len() * 5 + usize::from(last)) % 64);
+            let is_new = seen & mark == 0;
+            seen |= mark;
+            let is_double = !is_new && entries[..index].iter().any(|(earlier, _)| earlier == key);
+            is_double.then_some(&**key)
         });
     }
     let mut keys: Vec<&str> = entries.iter().map(|(key, _)| &**key).collect();
@@ -414,7 +452,8 @@ mod tests {
     fn to_value(node: &Node<'_>) -> Option<Value> {
         Some(match node {
             Node::Null => Value::Null,
-            Node::Bool(value) => Value::Bool(*value),
+            Node::True => Value::Bool(true),
+            Node::False => Value::Bool(false),
             Node::Number(number) => serde_json::from_str(number).ok()?,
             Node::Text(text) => Value::String(text.to_string()),
             Node::Array(items) => items
@@ -581,6 +620,31 @@ mod tests {
         };
         assert!(matches!(&items[0], Node::Text(Cow::Borrowed("plain"))));
         assert!(matches!(&items[1], Node::Text(Cow::Owned(text)) if text == "A"));
+    }
+
+    #[test]
+    fn a_plain_run_ends_at_the_first_byte_that_needs_care() {
+        // Every byte at every place of the words, before and behind every other that needs care.
+        for stop in 0..=0xff_u8 {
+            let needs_care = matches!(stop, b'"' | b'\\' | 0..=0x1f);
+            for place in 0..20 {
+                for later in [b'"', b'\\', 0x1f, 0x20, 0x80, 0xff, b'a'] {
+                    let mut bytes = [b'a'; 21];
+                    bytes[place] = stop;
+                    bytes[20] = later;
+                    if place < 19 {
+                        bytes[place + 1] = later;
+                    }
+                    let expected = bytes
+                        .iter()
+                        .position(|byte| matches!(byte, b'"' | b'\\' | 0..=0x1f))
+                        .unwrap_or(bytes.len());
+                    assert_eq!(plain_run(&bytes), expected, "{bytes:?}");
+                    assert!(!needs_care || expected == place);
+                }
+            }
+        }
+        assert_eq!(plain_run(b""), 0);
     }
 
     /// Texts that are nearly JSON: its tokens in any order.

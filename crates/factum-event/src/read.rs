@@ -40,7 +40,8 @@ impl<'a> JsonValue<'a> {
     /// [`PoisonReason::InvalidField`] for anything else.
     pub fn boolean(&self) -> Result<bool, Poison> {
         match self.node {
-            Node::Bool(value) => Ok(*value),
+            Node::True => Ok(true),
+            Node::False => Ok(false),
             _ => Err(self.invalid("true or false")),
         }
     }

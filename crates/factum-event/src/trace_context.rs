@@ -86,20 +86,37 @@ impl FromStr for TraceContext {
 
 /// Exactly N bytes in lower-case hexadecimal digits.
 fn hex<const N: usize>(text: &str) -> Result<[u8; N], TraceContextError> {
-    let digit = |byte: u8| match byte {
-        b'0'..=b'9' => Ok(byte - b'0'),
-        b'a'..=b'f' => Ok(byte - b'a' + 10),
-        _ => Err(TraceContextError),
-    };
-    if text.len() != 2 * N {
+    let (pairs, []) = text.as_bytes().as_chunks::<2>() else {
         return Err(TraceContextError);
+    };
+    let pairs: &[[u8; 2]; N] = pairs.try_into().map_err(|_| TraceContextError)?;
+    // Every record has one, so all digits are looked up before any is judged.
+    let mut seen = 0;
+    let bytes = pairs.map(|[high, low]| {
+        let (high, low) = (DIGITS[usize::from(high)], DIGITS[usize::from(low)]);
+        seen |= high | low;
+        high << 4 | low & 0xf
+    });
+    if seen & NO_DIGIT == 0 {
+        Ok(bytes)
+    } else {
+        Err(TraceContextError)
     }
-    let mut bytes = [0; N];
-    for (byte, pair) in bytes.iter_mut().zip(text.as_bytes().chunks_exact(2)) {
-        *byte = digit(pair[0])? << 4 | digit(pair[1])?;
-    }
-    Ok(bytes)
 }
+
+/// Stands in [`DIGITS`] for what is no digit.
+const NO_DIGIT: u8 = 0x80;
+
+/// The values of the lower-case hexadecimal digits.
+const DIGITS: [u8; 256] = {
+    let mut digits = [NO_DIGIT; 256];
+    let mut value = 0;
+    while value < 16 {
+        digits[b"0123456789abcdef"[value] as usize] = value as u8;
+        value += 1;
+    }
+    digits
+};
 
 impl fmt::Display for TraceContext {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -16,7 +16,7 @@ use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::base_consumer::PartitionQueue;
 use rdkafka::consumer::{BaseConsumer, CommitMode, Consumer, ConsumerContext, Rebalance};
 use rdkafka::error::{KafkaError as ClientError, RDKafkaErrorCode};
-use rdkafka::message::{BorrowedMessage, Header, Headers, Message};
+use rdkafka::message::{BorrowedMessage, Header, Headers as _, Message};
 use rdkafka::{ClientContext, Offset, TopicPartitionList};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
@@ -25,7 +25,7 @@ use crate::client_log::log_line;
 use crate::lanes::{LaneFeed, LaneTable, PartitionKey, RecordSource};
 use crate::producer::HEADERS_MAX;
 use crate::sync::{Deadline, lock};
-use crate::{KafkaError, KafkaErrorKind, KafkaSettings, Record};
+use crate::{Headers, KafkaError, KafkaErrorKind, KafkaSettings, Record};
 
 /// Stands for a header whose name can't be read.
 const UNREADABLE_HEADER: &str = "\u{fffd}";
@@ -89,11 +89,15 @@ impl GroupStats {
 }
 
 pub(crate) fn to_record(message: &BorrowedMessage<'_>, topic: &Arc<str>) -> Record {
-    let headers = message.headers().map_or_else(Vec::new, |headers| {
-        (0..headers.count().min(HEADERS_MAX))
-            .map(|index| readable(|| headers.try_get(index)))
-            .collect()
-    });
+    let mut headers = Headers::default();
+    if let Some(from) = message.headers() {
+        let count = from.count().min(HEADERS_MAX);
+        headers = Headers::with_capacity(count);
+        for index in 0..count {
+            let (name, value) = readable(|| from.try_get(index));
+            headers.push(name, value);
+        }
+    }
     Record {
         topic: topic.clone(),
         partition: message.partition(),
@@ -107,10 +111,12 @@ pub(crate) fn to_record(message: &BorrowedMessage<'_>, topic: &Arc<str>) -> Reco
 
 /// A header's name and value. The client library panics on a name that isn't UTF-8; such a record
 /// must not end its lane (listing fault 5), so that header alone is replaced.
-fn readable<'a>(read: impl FnOnce() -> Option<Header<'a, &'a [u8]>>) -> (String, Option<Vec<u8>>) {
+fn readable<'a>(
+    read: impl FnOnce() -> Option<Header<'a, &'a [u8]>>,
+) -> (&'a str, Option<&'a [u8]>) {
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(read)) {
-        Ok(Some(header)) => (header.key.to_owned(), header.value.map(<[u8]>::to_vec)),
-        Ok(None) | Err(_) => (UNREADABLE_HEADER.to_owned(), None),
+        Ok(Some(header)) => (header.key, header.value),
+        Ok(None) | Err(_) => (UNREADABLE_HEADER, None),
     }
 }
 
@@ -537,12 +543,9 @@ mod tests {
             key: "event-id",
             value: Some(&b"1"[..]),
         };
-        assert_eq!(
-            readable(|| Some(good)),
-            ("event-id".to_owned(), Some(b"1".to_vec()))
-        );
+        assert_eq!(readable(|| Some(good)), ("event-id", Some(&b"1"[..])));
         let bad = readable(|| panic!("a name that isn't UTF-8"));
-        assert_eq!(bad, (UNREADABLE_HEADER.to_owned(), None));
+        assert_eq!(bad, (UNREADABLE_HEADER, None));
     }
 
     proptest::proptest! {
@@ -592,7 +595,7 @@ mod tests {
             offset: 1,
             key: None,
             value: None,
-            headers: Vec::new(),
+            headers: Headers::default(),
             timestamp_ms: None,
         };
         table.stray(&key(), record);

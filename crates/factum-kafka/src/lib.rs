@@ -28,6 +28,6 @@ pub use lanes::LaneFeed;
 pub use producer::{
     HEADER_BYTES_MAX, HEADERS_MAX, OutgoingRecord, Producer, SendError, SendErrorKind,
 };
-pub use record::Record;
+pub use record::{Headers, Record};
 pub use settings::{KafkaSettings, SaslMechanism, Security, SettingProblem, UnknownSaslMechanism};
 pub use topology::{NewTopic, PartitionRange, create_topics, describe_topics, watermarks};

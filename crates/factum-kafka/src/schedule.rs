@@ -121,7 +121,7 @@ impl World {
             offset,
             key: None,
             value: None,
-            headers: Vec::new(),
+            headers: crate::Headers::default(),
             timestamp_ms: None,
         }
     }

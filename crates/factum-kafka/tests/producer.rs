@@ -130,20 +130,11 @@ async fn headers_and_empty_values_arrive_as_they_are(broker: Broker) {
         .await;
     assert!(outcomes.iter().all(Result::is_ok));
     let read = broker.records(&topic).await;
-    assert_eq!(
-        read[0].headers,
-        [
-            (
-                "traceparent".to_owned(),
-                Some(traceparent.as_bytes().to_vec())
-            ),
-            (
-                "event-type".to_owned(),
-                Some(b"order.confirmed.v1".to_vec())
-            ),
-            ("empty".to_owned(), Some(Vec::new())),
-        ]
-    );
+    assert!(read[0].headers.iter().eq([
+        ("traceparent", Some(traceparent.as_bytes())),
+        ("event-type", Some(&b"order.confirmed.v1"[..])),
+        ("empty", Some(b"")),
+    ]));
     assert_eq!(
         (&read[1].key, &read[1].value),
         (&Some(b"a".to_vec()), &None)

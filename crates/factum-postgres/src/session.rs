@@ -257,15 +257,16 @@ impl Session {
         if !self.open || self.touched || self.batch.is_some() {
             return Err(misuse(WHAT, "it must come once, right after begin"));
         }
-        let mut given: BTreeSet<Uuid> = ids.iter().map(|id| id.as_uuid()).collect();
+        let mut given: Vec<Uuid> = ids.iter().map(|id| id.as_uuid()).collect();
+        given.sort_unstable();
+        given.dedup();
         let mut outside = BTreeSet::new();
         for _ in 0..DEDUP_TRIES {
-            let sorted: Vec<Uuid> = given.iter().copied().collect();
             let inserted = self
                 .statement(async |conn| {
                     let row = sqlx::query(DEDUP)
                         .bind(consumer)
-                        .bind(&sorted)
+                        .bind(&given)
                         .fetch_one(conn)
                         .await?;
                     Ok((
@@ -287,11 +288,8 @@ impl Session {
                 Err(Failed::Answer(err)) if error::code(&err) == NO_PARTITION => {}
                 Err(failed) => return Err(failed.into_error(WHAT)),
             }
-            let found = self.find_outside(WHAT, &given).await?;
-            for id in found {
-                given.remove(&id);
-                outside.insert(id);
-            }
+            outside.extend(self.find_outside(WHAT, &given).await?);
+            given.retain(|id| !outside.contains(id));
         }
         Err(DatabaseError::plain(
             ErrorKind::Other,
@@ -305,7 +303,7 @@ impl Session {
     async fn find_outside(
         &mut self,
         what: &'static str,
-        given: &BTreeSet<Uuid>,
+        given: &[Uuid],
     ) -> Result<Vec<Uuid>, DatabaseError> {
         self.simple(what, "ROLLBACK").await?;
         self.open = false;
@@ -847,16 +845,20 @@ async fn status(conn: &mut PgConnection, xid: TransactionId) -> Result<Status, s
 }
 
 fn verdicts(ids: &[EventId], outside: &BTreeSet<Uuid>, fresh: &[Uuid]) -> Vec<DedupVerdict> {
-    let mut fresh: BTreeSet<Uuid> = fresh.iter().copied().collect();
+    // They mostly come sorted, as they were sent; nothing says that they must.
+    let mut fresh = fresh.to_vec();
+    fresh.sort_unstable();
+    let mut told = vec![false; fresh.len()];
     ids.iter()
         .map(|id| {
             let id = id.as_uuid();
             if outside.contains(&id) {
-                DedupVerdict::OutOfWindow
-            } else if fresh.remove(&id) {
-                DedupVerdict::Fresh
-            } else {
-                DedupVerdict::Duplicate
+                return DedupVerdict::OutOfWindow;
+            }
+            match fresh.binary_search(&id) {
+                // A second time in this batch it is a duplicate of the first.
+                Ok(place) if !std::mem::replace(&mut told[place], true) => DedupVerdict::Fresh,
+                _ => DedupVerdict::Duplicate,
             }
         })
         .collect()

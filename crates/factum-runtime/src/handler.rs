@@ -2,14 +2,15 @@
 
 use std::future::Future;
 use std::panic::AssertUnwindSafe;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use factum_event::{AnyEnvelope, Envelope, Event, EventId, HandlerError, TraceContext};
 use factum_postgres::{Outbox, Publication, PublishError};
 use futures::FutureExt;
 use sqlx::PgConnection;
-use tokio_util::sync::CancellationToken;
+use tokio::time::{Instant, Sleep};
+use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
 /// Handles one event of type `E` inside the consumer's transaction.
 ///
@@ -176,16 +177,24 @@ impl<E: Event, H: Handler<E>> ErasedHandler for PerEvent<H, E> {
         limits: &'a CallLimits,
     ) -> RunFuture<'a> {
         Box::pin(async move {
+            let mut aborted = pin!(limits.abort.cancelled());
+            let mut late = pin!(tokio::time::sleep(limits.timeout));
             for (index, delivery) in events.into_iter().enumerate() {
                 tx.continue_trace(delivery.trace);
                 let envelope = delivery.envelope.downcast_ref::<E>().expect(OTHER_TYPE);
-                call(limits, || self.0.handle(envelope, tx))
-                    .await
-                    .map_err(|error| RunError {
-                        from: index,
-                        to: index + 1,
-                        error,
-                    })?;
+                // A limit beyond what the clock can hold is none, as at first.
+                if let Some(limit) = Instant::now().checked_add(limits.timeout) {
+                    late.as_mut().reset(limit);
+                }
+                call(aborted.as_mut(), late.as_mut(), || {
+                    self.0.handle(envelope, tx)
+                })
+                .await
+                .map_err(|error| RunError {
+                    from: index,
+                    to: index + 1,
+                    error,
+                })?;
             }
             Ok(())
         })
@@ -210,7 +219,9 @@ impl<E: Event, H: BatchHandler<E>> ErasedHandler for PerBatch<H, E> {
                 .into_iter()
                 .map(|d| d.envelope.downcast::<E>().expect(OTHER_TYPE))
                 .collect();
-            call(limits, || self.0.handle(&envelopes, tx))
+            let aborted = pin!(limits.abort.cancelled());
+            let late = pin!(tokio::time::sleep(limits.timeout));
+            call(aborted, late, || self.0.handle(&envelopes, tx))
                 .await
                 .map_err(|error| RunError {
                     from: 0,
@@ -221,20 +232,27 @@ impl<E: Event, H: BatchHandler<E>> ErasedHandler for PerBatch<H, E> {
     }
 }
 
-/// One call of a user's handler: bounded in time, its panic caught, given up on `abort`.
-async fn call<F>(limits: &CallLimits, start: impl FnOnce() -> F) -> Result<(), CallError>
+/// One call of a user's handler: its panic caught, bounded by `late`, given up once `aborted`.
+///
+/// The bounds are lent, because making and dropping a timer and a waiter for each of many short calls costs
+/// more than the call itself. Whoever gets an error makes no other call with them.
+async fn call<F>(
+    mut aborted: Pin<&mut WaitForCancellationFuture<'_>>,
+    mut late: Pin<&mut Sleep>,
+    start: impl FnOnce() -> F,
+) -> Result<(), CallError>
 where
     F: Future<Output = Result<(), HandlerError>> + Send,
 {
     let guarded = AssertUnwindSafe(async { start().await }).catch_unwind();
     tokio::select! {
         biased;
-        () = limits.abort.cancelled() => Err(CallError::Aborted),
-        ended = tokio::time::timeout(limits.timeout, guarded) => match ended {
-            Ok(Ok(Ok(()))) => Ok(()),
-            Ok(Ok(Err(error))) => Err(CallError::Failed(error)),
-            Ok(Err(_panic)) => Err(CallError::Panicked),
-            Err(_elapsed) => Err(CallError::TimedOut),
+        () = &mut aborted => Err(CallError::Aborted),
+        ended = guarded => match ended {
+            Ok(Ok(())) => Ok(()),
+            Ok(Err(error)) => Err(CallError::Failed(error)),
+            Err(_panic) => Err(CallError::Panicked),
         },
+        () = &mut late => Err(CallError::TimedOut),
     }
 }

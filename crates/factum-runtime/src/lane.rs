@@ -793,6 +793,11 @@ impl LaneContext {
             first_failed_at: None,
             event_id,
             event_type,
+            headers: record
+                .headers
+                .iter()
+                .map(|(name, value)| (name.to_owned(), value.map(<[u8]>::to_vec)))
+                .collect(),
         }
     }
 
@@ -824,6 +829,7 @@ struct Letter {
     first_failed_at: Option<time::OffsetDateTime>,
     event_id: Option<EventId>,
     event_type: Option<String>,
+    headers: Vec<(String, Option<Vec<u8>>)>,
 }
 
 impl Letter {
@@ -835,7 +841,7 @@ impl Letter {
             offset: record.offset,
             key: record.key.as_deref(),
             value: record.value.as_deref(),
-            headers: &record.headers,
+            headers: &self.headers,
             event_id: self.event_id,
             event_type: self.event_type.as_deref(),
             reason: self.reason.as_str(),

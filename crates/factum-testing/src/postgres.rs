@@ -256,6 +256,19 @@ impl PostgresServer {
     ///
     /// With the last lines of `initdb` or of the server's log.
     pub fn start(binaries: &PostgresBinaries) -> Result<PostgresServer> {
+        PostgresServer::start_with(binaries, &[])
+    }
+
+    /// As [`start`](PostgresServer::start), with server settings that come after ours and so overrule them:
+    /// `("fsync", "on")` where what is measured must include the disk.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](PostgresServer::start).
+    pub fn start_with(
+        binaries: &PostgresBinaries,
+        overrides: &[(&str, &str)],
+    ) -> Result<PostgresServer> {
         let what = format!("PostgreSQL {}", binaries.major);
         let run_as = RunAs::unprivileged()?;
         // SIGQUIT is the immediate shutdown: bounded, and the server still ends its own children.
@@ -286,7 +299,7 @@ impl PostgresServer {
 
         for attempt in 1.. {
             let port = free_port()?;
-            keeper.start(&bin.join("postgres"), settings(port))?;
+            keeper.start(&bin.join("postgres"), settings(port, overrides))?;
             match keeper.wait_until(READY_LIMIT, || is_answering(port)) {
                 Ok(()) => {
                     return Ok(PostgresServer {
@@ -367,10 +380,10 @@ impl fmt::Debug for PostgresServer {
 }
 
 /// The server's arguments. No Unix socket: a socket directory would be one more thing to own.
-fn settings(port: u16) -> Vec<String> {
-    let mut args = vec!["-D".to_owned(), "data".to_owned()];
-    for setting in [
-        &format!("port={port}"),
+fn settings(port: u16, overrides: &[(&str, &str)]) -> Vec<String> {
+    let port = format!("port={port}");
+    let ours = [
+        &port,
         "listen_addresses=127.0.0.1",
         "unix_socket_directories=",
         "max_connections=200",
@@ -381,9 +394,15 @@ fn settings(port: u16) -> Vec<String> {
         // A client that is frozen while it logs in holds up DROP DATABASE for so long.
         "authentication_timeout=5s",
         "log_min_messages=warning",
-    ] {
+    ];
+    let theirs = overrides
+        .iter()
+        .map(|(name, value)| format!("{name}={value}"));
+    let mut args = vec!["-D".to_owned(), "data".to_owned()];
+    // Of two settings of one name the server takes the last.
+    for setting in ours.map(str::to_owned).into_iter().chain(theirs) {
         args.push("-c".to_owned());
-        args.push(setting.to_owned());
+        args.push(setting);
     }
     args
 }
@@ -433,6 +452,14 @@ mod tests {
         );
         assert_eq!(major_of("postgres (PostgreSQL) 18beta1"), Some(18));
         assert_eq!(major_of("postgres"), None);
+    }
+
+    #[test]
+    fn what_is_overruled_comes_last() {
+        let args = settings(7, &[("fsync", "on")]);
+        let place = |arg: &str| args.iter().position(|found| found == arg).unwrap();
+        assert!(place("fsync=off") < place("fsync=on"));
+        assert_eq!(place("fsync=on"), args.len() - 1);
     }
 
     #[test]

@@ -53,6 +53,8 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
     // It judges what the product did, and a fault in shared code would hide itself.
     ("factum-checker", &[]),
+    // Its raw loops use the clients directly.
+    ("factum-bench", &["factum", "factum-testing"]),
     ("xtask", &["factum-testing"]),
 ];
 

@@ -3,9 +3,10 @@
 use super::rust::{Source, names};
 use super::{Finding, Tree, line_of};
 
-/// Who may name the Kafka client: the crate that is the product's door to it, and the checker, which
-/// looks at what the product did and so must not go through that door.
-const KAFKA_DOORS: &[&str] = &["crates/factum-kafka/", "checker/"];
+/// Who may name the Kafka client: the crate that is the product's door to it; the checker, which looks at
+/// what the product did and so must not go through that door; and the bench, whose raw loops are what a
+/// careful person would write without Factum.
+const KAFKA_DOORS: &[&str] = &["crates/factum-kafka/", "checker/", "bench/"];
 
 /// Where SQL may stand: the crate that owns it, and the one file that creates databases for tests,
 /// before there is any table of ours.
@@ -258,6 +259,7 @@ mod tests {
             found("crates/checker/src/read.rs", text),
             [("kafka-door", 2)]
         );
+        assert_eq!(found("bench/src/raw_consumer.rs", text), []);
         assert_eq!(
             found(
                 "crates/factum-runtime/src/lane.rs",

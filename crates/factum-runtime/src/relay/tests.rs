@@ -427,7 +427,7 @@ async fn a_row_of_another_language_gets_the_headers_that_consumers_read(mut benc
     let names = records[1]
         .headers
         .iter()
-        .filter(|(name, _)| name == "event-id");
+        .filter(|(name, _)| *name == "event-id");
     assert_eq!(names.count(), 1, "a given header is not repeated");
     assert_eq!(
         text(records[1].value.as_deref()),

@@ -302,7 +302,7 @@ fn again<'r>(topic: &'r str, record: &'r Record) -> OutgoingRecord<'r> {
         headers: record
             .headers
             .iter()
-            .filter_map(|(name, value)| Some((name.as_str(), value.as_deref()?)))
+            .filter_map(|(name, value)| Some((name, value?)))
             .collect(),
         partition: None,
     }

@@ -1,0 +1,134 @@
+//! Factum's side: a service as its users write it.
+
+use anyhow::{Context as _, Result};
+use factum::{BatchHandler, Config, Consumer, Envelope, Handler, HandlerError, Relay, Service, Tx};
+
+use crate::contender::{BATCH, CLAIM, Contend, Order, Work, orders, watch};
+use crate::effect::{self, Effect};
+use crate::meter::Measured;
+use crate::order::{OrderConfirmed, OrderPlaced};
+
+/// The service's name; its consumers' names begin with it.
+const SERVICE: &str = "bench";
+
+struct Orders;
+
+impl Handler<OrderConfirmed> for Orders {
+    async fn handle(
+        &self,
+        event: &Envelope<OrderConfirmed>,
+        tx: &mut Tx<'_>,
+    ) -> Result<(), HandlerError> {
+        of(event).write(tx.conn()).await?;
+        Ok(())
+    }
+}
+
+impl BatchHandler<OrderConfirmed> for Orders {
+    async fn handle(
+        &self,
+        events: &[Envelope<OrderConfirmed>],
+        tx: &mut Tx<'_>,
+    ) -> Result<(), HandlerError> {
+        effect::write_all(tx.conn(), events.iter().map(of)).await?;
+        Ok(())
+    }
+}
+
+impl Handler<OrderPlaced> for Orders {
+    async fn handle(
+        &self,
+        event: &Envelope<OrderPlaced>,
+        tx: &mut Tx<'_>,
+    ) -> Result<(), HandlerError> {
+        let effect = Effect {
+            event_id: event.id().as_uuid(),
+            order_id: event.order_id,
+            customer_id: event.customer_id,
+            amount: event.total.amount().as_decimal(),
+            currency: event.total.currency().code(),
+            items: event.items.len(),
+            occurred_at: event.occurred_at(),
+        };
+        effect.write(tx.conn()).await?;
+        Ok(())
+    }
+}
+
+fn of(event: &Envelope<OrderConfirmed>) -> Effect<'_> {
+    Effect {
+        event_id: event.id().as_uuid(),
+        order_id: event.order_id,
+        customer_id: event.customer_id,
+        amount: event.total.amount().as_decimal(),
+        currency: event.total.currency().code(),
+        items: event.items.len(),
+        occurred_at: event.occurred_at(),
+    }
+}
+
+fn config(contend: &Contend) -> Result<Config> {
+    let vars = [
+        ("DATABASE_URL", contend.database_url()?),
+        ("KAFKA_BROKERS", contend.brokers.clone()),
+        ("FACTUM_SERVICE", SERVICE.to_owned()),
+        ("FACTUM_PROFILE", "development".to_owned()),
+    ];
+    Ok(Config::from_vars(
+        vars.map(|(name, value)| (name.to_owned(), value)),
+    )?)
+}
+
+/// A consumer with its handler per event or per batch.
+pub(crate) async fn consume(contend: &Contend) -> Result<Measured> {
+    drop(orders());
+    let consumer = Consumer::named(&contend.consumer).batch_limit(BATCH);
+    let consumer = match contend.work {
+        Work::Batch => consumer.batch_handler::<OrderConfirmed>(Orders),
+        _ => consumer.handler::<OrderConfirmed>(Orders),
+    };
+    let stats = consumer.stats();
+    let mut measured = None;
+    Service::builder(config(contend)?)
+        .consumer(consumer)
+        .run_until(async {
+            let done = || stats.processed() + stats.duplicates() + stats.dead_lettered();
+            measured = Some(watch(contend, || stats.received(), done).await);
+        })
+        .await?;
+    measured.context("the service ended by itself")?
+}
+
+/// A relay alone.
+pub(crate) async fn relay(contend: &Contend) -> Result<Measured> {
+    drop(orders());
+    let relay = Relay::new().claim_limit(CLAIM as u32);
+    let stats = relay.stats();
+    let mut measured = None;
+    Service::builder(config(contend)?)
+        .relay_with(relay)
+        .run_until(async {
+            measured = Some(watch(contend, || stats.published(), || stats.published()).await);
+        })
+        .await?;
+    measured.context("the service ended by itself")?
+}
+
+/// Relay and consumer, until the bench closes our input.
+pub(crate) async fn serve(contend: &Contend) -> Result<Measured> {
+    let mut orders = orders();
+    let meter = contend.meter();
+    let mut start = None;
+    let mut measured = None;
+    Service::builder(config(contend)?)
+        .relay()
+        .consumer(Consumer::named(&contend.consumer).handler::<OrderPlaced>(Orders))
+        .run_until(async {
+            while let Some(Order::Begin) = orders.recv().await {
+                start = Some(meter.read());
+            }
+            measured = start.map(|start| meter.since(start?, contend.total));
+        })
+        .await?;
+    measured.context("the bench ended before it began")?
+}

@@ -1,0 +1,107 @@
+//! What a careful person writes by hand for a relay that is alone: claim, send, await, mark.
+//!
+//! It is the ceiling, so it does less than a relay must: no lease, no second relay, no failed row, no order
+//! across a failure of the producer.
+
+use anyhow::{Context as _, Result, anyhow};
+use rdkafka::config::ClientConfig;
+use rdkafka::message::{Header, OwnedHeaders};
+use rdkafka::producer::{FutureProducer, FutureRecord};
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{ConnectOptions as _, PgConnection, Row as _};
+
+use crate::contender::{CLAIM, Contend, Counters, orders, watch};
+use crate::meter::Measured;
+
+/// Sends all rows of the outbox.
+pub(crate) async fn relay(contend: &Contend) -> Result<Measured> {
+    drop(orders());
+    let options: PgConnectOptions = contend.database_url()?.parse()?;
+    let mut conn = options.disable_statement_logging().connect().await?;
+    let producer: FutureProducer = config(contend).create().context("making a producer")?;
+    let counters = Counters::default();
+    let sending = async {
+        loop {
+            let sent = round(&mut conn, &producer).await?;
+            if sent == 0 {
+                // All is sent; the watcher ends us.
+                return std::future::pending::<Result<()>>().await;
+            }
+            counters.finish(sent);
+        }
+    };
+    tokio::select! {
+        measured = watch(contend, || counters.done(), || counters.done()) => measured,
+        failed = sending => Err(failed.err().unwrap_or_else(|| anyhow!("the relay ended"))),
+    }
+}
+
+/// The settings of Factum's own producer.
+fn config(contend: &Contend) -> ClientConfig {
+    let mut config = ClientConfig::new();
+    for (key, value) in [
+        ("bootstrap.servers", contend.brokers.as_str()),
+        ("client.id", "bench"),
+        ("socket.keepalive.enable", "true"),
+        ("enable.idempotence", "true"),
+        ("acks", "all"),
+        ("max.in.flight.requests.per.connection", "5"),
+        ("linger.ms", "0"),
+        ("compression.codec", "lz4"),
+        ("partitioner", "murmur2_random"),
+        ("queue.buffering.max.messages", "20000"),
+        ("queue.buffering.max.kbytes", "65536"),
+    ] {
+        config.set(key, value);
+    }
+    config
+}
+
+async fn round(conn: &mut PgConnection, producer: &FutureProducer) -> Result<usize> {
+    let rows = sqlx::query(
+        "SELECT id, topic, key, payload, headers::text FROM outbox \
+         WHERE published_at IS NULL AND set_aside_at IS NULL \
+         ORDER BY id LIMIT $1",
+    )
+    .bind(CLAIM as i64)
+    .fetch_all(&mut *conn)
+    .await?;
+    let mut ids: Vec<i64> = Vec::with_capacity(rows.len());
+    let mut deliveries = Vec::with_capacity(rows.len());
+    for row in &rows {
+        let id = row.try_get(0)?;
+        let headers: serde_json::Map<String, serde_json::Value> =
+            serde_json::from_str(row.try_get(4)?).context("a row's headers are no object")?;
+        let mut sent = OwnedHeaders::new_with_capacity(headers.len());
+        for (name, value) in &headers {
+            sent = sent.insert(Header {
+                key: name,
+                value: value.as_str(),
+            });
+        }
+        let record = FutureRecord::to(row.try_get(1)?)
+            .key(row.try_get::<&str, _>(2)?)
+            .payload(row.try_get::<&[u8], _>(3)?)
+            .headers(sent);
+        let delivery = producer
+            .send_result(record)
+            .map_err(|(error, _)| error)
+            .context("sending a row")?;
+        ids.push(id);
+        deliveries.push(delivery);
+    }
+    for delivery in deliveries {
+        delivery
+            .await
+            .context("the producer has gone")?
+            .map_err(|(error, _)| error)
+            .context("a row was not acknowledged")?;
+    }
+    if !ids.is_empty() {
+        sqlx::query("UPDATE outbox SET published_at = clock_timestamp() WHERE id = ANY($1)")
+            .bind(&ids)
+            .execute(&mut *conn)
+            .await?;
+    }
+    Ok(ids.len())
+}
