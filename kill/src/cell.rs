@@ -63,7 +63,7 @@ impl fmt::Display for Cell {
 }
 
 impl Cell {
-    /// Every harm at every point.
+    /// Every harm at every point where it can happen.
     pub fn all() -> Vec<Cell> {
         let cells = Harm::ALL.into_iter().flat_map(|harm| {
             Point::ALL.iter().map(move |point| Cell {
@@ -71,7 +71,12 @@ impl Cell {
                 point: *point,
             })
         });
-        cells.collect()
+        cells.filter(|cell| !cell.is_void()).collect()
+    }
+
+    /// When a relay asks for its first lease, its service has no session yet that the database could end.
+    fn is_void(self) -> bool {
+        self.harm == Harm::Backend && self.point == Point::LeaseBefore
     }
 
     /// A part that takes a few minutes: one death at each point, and every other harm where most is at stake.
@@ -134,7 +139,7 @@ mod tests {
     #[test]
     fn every_cell_has_a_name_of_its_own() {
         let names: HashSet<String> = Cell::all().iter().map(Cell::to_string).collect();
-        assert_eq!(names.len(), Harm::ALL.len() * Point::ALL.len());
+        assert_eq!(names.len(), Harm::ALL.len() * Point::ALL.len() - 1);
         assert!(names.contains("kill-twice/commit.before"));
     }
 
