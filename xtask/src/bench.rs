@@ -3,15 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use clap::Args;
-use factum_testing::tool::Tool;
 
 use crate::compile::{self, OURS, Profile};
 use crate::prerequisites::{self, FOR_KAFKA, FOR_POSTGRES, TO_BUILD};
 use crate::screen::Screen;
 use crate::workspace::root;
-use crate::{Usage, Verdict};
+use crate::{Verdict, hand_over};
 
 /// Measure Factum beside raw loops of the same work, on a real PostgreSQL (fsync on) and a real Kafka
 ///
@@ -70,16 +69,7 @@ impl Bench {
         if screen.wants_json() {
             command.arg("--json");
         }
-        // It prints in the same manner by itself, so it has our own stdout and stderr.
-        let status = Tool::spawn(&mut command)
-            .and_then(Tool::wait)
-            .context("running the bench")?;
-        match status.code() {
-            Some(0) => Ok(Verdict::Holds),
-            Some(1) => Ok(Verdict::Fails),
-            Some(2) => Err(Usage("the bench refused its arguments, see above".to_owned()).into()),
-            _ => Err(anyhow::anyhow!("the bench ended with {status}")),
-        }
+        hand_over(&mut command, "the bench")
     }
 
     fn arguments(&self, docs: &Path) -> Vec<String> {

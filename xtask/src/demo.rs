@@ -2,14 +2,13 @@
 
 use std::process::Command;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use clap::Args;
-use factum_testing::tool::Tool;
 
 use crate::compile::{self, Profile};
 use crate::prerequisites::{self, FOR_POSTGRES, TO_BUILD};
 use crate::screen::Screen;
-use crate::{Usage, Verdict};
+use crate::{Verdict, hand_over};
 
 /// Run the example under duplicates, poison and SIGKILLs, and count what was lost or doubled
 ///
@@ -77,15 +76,6 @@ impl Demo {
                 None => command.env_remove(name),
             };
         }
-        // It prints in the same manner by itself, so it has our own stdout and stderr.
-        let status = Tool::spawn(&mut command)
-            .and_then(Tool::wait)
-            .context("running the demo")?;
-        match status.code() {
-            Some(0) => Ok(Verdict::Holds),
-            Some(1) => Ok(Verdict::Fails),
-            Some(2) => Err(Usage("the demo refused its arguments, see above".to_owned()).into()),
-            _ => Err(anyhow::anyhow!("the demo ended with {status}")),
-        }
+        hand_over(&mut command, "the demo")
     }
 }

@@ -3,16 +3,15 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
-use factum_testing::tool::Tool;
 use serde_json::Value;
 
 use crate::prerequisites::{self, FOR_KAFKA, FOR_POSTGRES, TO_BUILD};
 use crate::screen::Screen;
 use crate::services::{BROKERS, DATABASE_URL, Running};
 use crate::workspace::{Origin, cargo, root, stream, target_dir};
-use crate::{Usage, Verdict};
+use crate::{Usage, Verdict, hand_over};
 
 /// Kill, freeze and cut off a service at every point of an event's path, and count what was lost or doubled
 ///
@@ -83,16 +82,7 @@ impl Kill {
         if screen.wants_json() {
             command.arg("--json");
         }
-        // It prints in the same manner by itself, so it has our own stdout and stderr.
-        let status = Tool::spawn(&mut command)
-            .and_then(Tool::wait)
-            .context("running the matrix")?;
-        match status.code() {
-            Some(0) => Ok(Verdict::Holds),
-            Some(1) => Ok(Verdict::Fails),
-            Some(2) => Err(Usage("the matrix refused its arguments, see above".to_owned()).into()),
-            _ => Err(anyhow::anyhow!("the matrix ended with {status}")),
-        }
+        hand_over(&mut command, "the matrix")
     }
 }
 

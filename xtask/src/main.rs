@@ -19,9 +19,11 @@ mod test;
 mod tidy;
 mod workspace;
 
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 
+use anyhow::{Context as _, Result};
 use clap::{Parser, Subcommand};
+use factum_testing::tool::{self, Tool};
 
 use crate::screen::Screen;
 
@@ -84,6 +86,19 @@ impl std::fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
+/// Runs a program that prints as a task does and has a task's exit codes, on our own stdout and stderr.
+fn hand_over(command: &mut Command, what: &str) -> Result<Verdict> {
+    let status = Tool::spawn(command)
+        .and_then(Tool::wait)
+        .with_context(|| format!("running {what}"))?;
+    match status.code() {
+        Some(0) => Ok(Verdict::Holds),
+        Some(1) => Ok(Verdict::Fails),
+        Some(2) => Err(Usage(format!("{what} refused its arguments, see above")).into()),
+        _ => Err(anyhow::anyhow!("{what} ended with {status}")),
+    }
+}
+
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let screen = Screen::new(arguments.json);
@@ -102,7 +117,7 @@ fn main() -> ExitCode {
         Task::Tidy(task) => task.run(&screen),
     };
     // Everything that the task started has ended here: its values are dropped.
-    if factum_testing::tool::is_interrupted() {
+    if tool::is_interrupted() {
         screen.note("interrupted: everything that was started has ended");
         return ExitCode::from(130);
     }
