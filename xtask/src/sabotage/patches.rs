@@ -85,8 +85,8 @@ pub(crate) const PATCHES: &[Patch] = &[
         name: "dedup-always-new",
         what: "every event counts as new",
         file: SESSION,
-        sound: "} else if fresh.remove(&id) {",
-        broken: "} else if fresh.remove(&id) || true {",
+        sound: "                _ => DedupVerdict::Duplicate,\n",
+        broken: "                _ => DedupVerdict::Fresh,\n",
         catchers: &[Catcher::Cell("kill/commit.after")],
     },
     Patch {
@@ -241,8 +241,8 @@ pub(crate) const PATCHES: &[Patch] = &[
         name: "unsorted-ids",
         what: "the dedup statement inserts ids in the batch's order",
         file: SESSION,
-        sound: "            let sorted: Vec<Uuid> = given.iter().copied().collect();\n",
-        broken: "            let sorted: Vec<Uuid> = ids\n                .iter()\n                .map(|id| id.as_uuid())\n                .filter(|id| given.contains(id))\n                .collect();\n",
+        sound: "        given.sort_unstable();\n        given.dedup();\n",
+        broken: "        let mut seen = BTreeSet::new();\n        given.retain(|id| seen.insert(*id));\n",
         catchers: &[Catcher::Test {
             target: POSTGRES,
             name: "batches_that_share_ids_in_opposite_orders_dont_deadlock",
