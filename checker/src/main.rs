@@ -32,6 +32,14 @@ Environment:
   DATABASE_URL   the database's URL (it holds a password, so it is no argument)
   KAFKA_BROKERS  host:port of the brokers, separated by commas; without encryption
 
+The history, in JSON; \"derived\" may be left out, and a partition that \"begin\" does not name begins at 0:
+  {\"consumer\": \"billing\", \"effects\": [\"debit\", \"credit\"],
+   \"source\":  {\"topic\": \"orders\",   \"begin\": {\"0\": 120}},
+   \"derived\": {\"topic\": \"invoices\", \"begin\": {}},
+   \"input\": [{\"id\": \"<uuid>\", \"key\": \"account-1\", \"seq\": 1, \"fate\": \"effect\"},
+             {\"id\": \"<uuid>\", \"key\": \"account-1\", \"fate\": \"dead-letter\"}]}
+Records that must become dead letters carry their id in the header input-id.
+
 Anomalies: lost, duplicate, phantom, inversion, premature-commit, half-effect, stuck.
 While the run goes on, lost and stuck are not decided. With --json the last line is
 {\"anomalies\":[{\"kind\":…,\"text\":…}],\"counts\":{\"input\":N,\"effects\":N,\"dead_letters\":N,\
@@ -41,7 +49,8 @@ Exit codes: 0 nothing wrong; 1 anomalies; 2 wrong usage, or the history is unrea
 3 the database or the broker didn't answer, or no longer has what a verdict needs.
 
 Example:
-  KAFKA_BROKERS=localhost:9092 factum-checker --history run-17.json --phase ended --json"
+  DATABASE_URL=postgres://… KAFKA_BROKERS=localhost:9092 \\
+    factum-checker --history run-17.json --phase ended --json"
 )]
 struct Options {
     /// The file that lists what went in

@@ -64,6 +64,23 @@ impl std::error::Error for ReadError {}
 ///
 /// See [`ReadError`].
 pub fn read(history: &History, database_url: &str, brokers: &str) -> Result<Facts, ReadError> {
+    // Before anything is asked, and waited for. The parser's own text may quote parts of the URL.
+    let options: PgConnectOptions = database_url.parse().map_err(|_| {
+        ReadError::Setting(
+            "DATABASE_URL is no URL of a PostgreSQL database: \
+             postgres://user:password@host:5432/database"
+                .to_owned(),
+        )
+    })?;
+    let is_address = |entry: &str| {
+        let (host, port) = entry.trim().rsplit_once(':').unwrap_or_default();
+        !host.is_empty() && port.parse::<u16>().is_ok()
+    };
+    if !brokers.split(',').all(is_address) {
+        return Err(ReadError::Setting(
+            "KAFKA_BROKERS is no list of host:port, separated by commas".to_owned(),
+        ));
+    }
     let broker = Broker { brokers };
     // The order of these four makes the verdict sound while the run goes on. What happens, happens in
     // the order: record in the source topic, database commit (effects, dead letter, outbox), and only
@@ -83,7 +100,7 @@ pub fn read(history: &History, database_url: &str, brokers: &str) -> Result<Fact
     };
     // 3. The database, in one snapshot: an event's effects and its dead letter commit together, so a
     //    half of them is never a matter of time.
-    let (effects, dead_letters) = database(history, database_url)?;
+    let (effects, dead_letters) = database(history, options)?;
     // 4. The source topic. Every dead letter of the snapshot was a record before, and so is found.
     let mut source = broker.topic(&history.source)?;
     for (number, partition) in &mut source.partitions {
@@ -99,12 +116,8 @@ pub fn read(history: &History, database_url: &str, brokers: &str) -> Result<Fact
 
 type Tables = (Vec<Vec<Effect>>, Vec<DeadLetter>);
 
-fn database(history: &History, url: &str) -> Result<Tables, ReadError> {
+fn database(history: &History, options: PgConnectOptions) -> Result<Tables, ReadError> {
     let unavailable = |what: String| ReadError::Unavailable(format!("the database: {what}"));
-    // The parser's own text may quote parts of the URL.
-    let options: PgConnectOptions = url.parse().map_err(|_| {
-        ReadError::Setting("DATABASE_URL is no URL of a PostgreSQL database".to_owned())
-    })?;
     let options = options.application_name("factum-checker");
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

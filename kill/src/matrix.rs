@@ -10,6 +10,7 @@ use anyhow::{Context as _, Result};
 use factum_testing::TestBroker;
 use factum_testing::guard::Guard;
 use factum_testing::kafka::KafkaServer;
+use factum_testing::tool;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
@@ -219,6 +220,9 @@ impl Progress {
     }
 
     fn line(&self, text: &str) {
+        if tool::is_interrupted() {
+            return;
+        }
         self.bar.suspend(|| {
             // Nobody may be listening any more: that is no reason to stop.
             let _ = std::io::Write::write_fmt(&mut std::io::stderr(), format_args!("{text}\n"));

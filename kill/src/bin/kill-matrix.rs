@@ -7,18 +7,22 @@ use anyhow::{Context as _, Result};
 use clap::Parser;
 use factum_kill::cell::Cell;
 use factum_kill::matrix::{self, Broker};
+use factum_testing::tool;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Kill, freeze and cut off a service at every point of an event's path, and count what was lost or doubled
 #[derive(Parser)]
 #[command(after_help = "\
 A cell is a harm at a point, such as kill/commit.before; --list names them all.
-With --json, ends with {\"cells\":N,\"anomalies\":N,\"failed\":N,\"results\":[…]} on one line.
+With --json, ends with {\"cells\":N,\"anomalies\":N,\"failed\":N,\"results\":[…]} on one line; with --list,
+with {\"cells\":[…]}.
 Exit codes: 0 every cell is clean, 1 an anomaly or a cell that could not be carried out, 2 usage,
 130 interrupted.
 
 Example: kill-matrix --cell kill/commit.before --broker embedded")]
 struct Options {
-    /// Run only this cell, or all cells of a harm or of a point; may be repeated
+    /// Run only this cell, or all cells of a harm (kill, kill-twice, handover, zombie, backend, broker) or of
+    /// a point; may be repeated
     #[arg(long, value_name = "NAME")]
     cell: Vec<String>,
     /// The broker
@@ -71,8 +75,10 @@ async fn main() -> ExitCode {
         }
     };
     if options.list {
-        for cell in cells {
-            print(&cell.to_string());
+        let names: Vec<String> = cells.iter().map(Cell::to_string).collect();
+        names.iter().for_each(|name| print(name));
+        if options.json {
+            print(&serde_json::json!({ "cells": names }).to_string());
         }
         return ExitCode::SUCCESS;
     }
@@ -84,10 +90,7 @@ async fn main() -> ExitCode {
     // Whatever runs is dropped, and with it every process and directory.
     let outcomes = tokio::select! {
         outcomes = run => outcomes,
-        _ = tokio::signal::ctrl_c() => {
-            say("interrupted: everything that was started has ended");
-            return ExitCode::from(130);
-        }
+        () = interrupted() => return ExitCode::from(130),
     };
     let outcomes = match outcomes {
         Ok(outcomes) => outcomes,
@@ -101,7 +104,7 @@ async fn main() -> ExitCode {
     }
     let sums = matrix::json(&outcomes);
     print(&format!(
-        "{} cells, {} anomalies, {} failed",
+        "cells: {}, anomalies: {}, failed: {}",
         sums["cells"], sums["anomalies"], sums["failed"]
     ));
     if options.json {
@@ -112,6 +115,25 @@ async fn main() -> ExitCode {
     } else {
         ExitCode::FAILURE
     }
+}
+
+/// Waits for Ctrl-C, or what else asks a program to end. From then on nothing more is said: what is cut off
+/// in the middle fails, and means nothing.
+async fn interrupted() {
+    let wait = |kind| async move {
+        match signal(kind) {
+            Ok(mut signal) => drop(signal.recv().await),
+            // Without a handler the signal ends this program, and everything that watches it.
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = wait(SignalKind::interrupt()) => {}
+        () = wait(SignalKind::terminate()) => {}
+        () = wait(SignalKind::hangup()) => {}
+    }
+    tool::interrupt();
+    std::panic::set_hook(Box::new(|_| {}));
 }
 
 fn print(line: &str) {
