@@ -244,9 +244,12 @@ impl<'a> Scenario<'a> {
         service.frozen().await?;
         match (&mut self.arena.kafka, self.arena.broker.as_embedded()) {
             (Some(kafka), _) => {
-                kafka.stop()?;
-                service.thaw()?;
-                kafka.start_again()?;
+                // It takes seconds, and other cells run on this thread too.
+                tokio::task::block_in_place(|| {
+                    kafka.stop()?;
+                    service.thaw()?;
+                    kafka.start_again()
+                })?;
             }
             (None, Some(embedded)) => {
                 embedded.broker_down(-1)?;
