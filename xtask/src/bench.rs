@@ -15,7 +15,7 @@ use crate::{Verdict, hand_over};
 /// Measure Factum beside raw loops of the same work, on a real PostgreSQL (fsync on) and a real Kafka
 ///
 /// Rounds in which both take turns, each contender in a process of its own, each followed by a check that
-/// every event had exactly one effect. About 6 minutes and up to 1 GB of disk; the servers and their
+/// every event had exactly one effect. Some 7 minutes on 2 cores; the servers and their
 /// data are gone in the end. A complete run writes docs/bench.json, and from that file alone the table in
 /// docs/performance.md and the picture docs/bench.svg. Needs Linux.
 #[derive(Args)]
