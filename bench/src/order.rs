@@ -27,7 +27,8 @@ pub(crate) struct Item {
 #[event(
     kind = "order.confirmed.v1",
     aggregate = "Order",
-    topic = "bench.confirmed"
+    topic = "bench.confirmed",
+    unlocked
 )]
 pub(crate) struct OrderConfirmed {
     #[event(aggregate_id)]
@@ -41,7 +42,12 @@ pub(crate) struct OrderConfirmed {
 /// An order was placed: what the way from publish to effect is measured with. A type of its own, so that its
 /// topic holds nothing else.
 #[derive(Debug, Clone, Event)]
-#[event(kind = "order.placed.v1", aggregate = "Order", topic = "bench.placed")]
+#[event(
+    kind = "order.placed.v1",
+    aggregate = "Order",
+    topic = "bench.placed",
+    unlocked
+)]
 pub(crate) struct OrderPlaced {
     #[event(aggregate_id)]
     pub(crate) order_id: Uuid,

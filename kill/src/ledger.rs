@@ -72,7 +72,7 @@ macro_rules! stages {
             use uuid::Uuid;
 
             #[derive(Debug, Clone, Event)]
-            #[event(kind = "account.posted.v1", aggregate = "Account", topic = $posted)]
+            #[event(kind = "account.posted.v1", aggregate = "Account", topic = $posted, unlocked)]
             pub(super) struct Posted {
                 #[event(aggregate_id)]
                 pub(super) account: String,
@@ -80,7 +80,7 @@ macro_rules! stages {
             }
 
             #[derive(Debug, Clone, Event)]
-            #[event(kind = "account.booked.v1", aggregate = "Account", topic = $booked)]
+            #[event(kind = "account.booked.v1", aggregate = "Account", topic = $booked, unlocked)]
             pub(super) struct Booked {
                 #[event(aggregate_id)]
                 pub(super) account: String,

@@ -57,7 +57,7 @@ macro_rules! entry_on_topic {
             use $crate::factum;
 
             #[derive(Debug, Clone, PartialEq, factum::Event)]
-            #[event(kind = $kind, aggregate = "Account", topic = $topic)]
+            #[event(kind = $kind, aggregate = "Account", topic = $topic, unlocked)]
             pub(crate) struct Posted {
                 #[event(aggregate_id)]
                 pub(crate) account: String,

@@ -163,7 +163,8 @@ mod fault_09 {
     #[event(
         kind = "account.posted.v1",
         aggregate = "Account",
-        topic = "t.fault-09"
+        topic = "t.fault-09",
+        unlocked
     )]
     pub(crate) struct Posted {
         #[event(aggregate_id)]

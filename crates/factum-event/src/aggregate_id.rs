@@ -5,6 +5,7 @@ use std::num::{NonZeroI64, NonZeroU32, NonZeroU64};
 
 use uuid::Uuid;
 
+use crate::contract::{Shape, Shapes};
 use crate::encode::{EncodeError, ValueWriter, Written};
 use crate::poison::Poison;
 use crate::read::JsonValue;
@@ -96,6 +97,10 @@ impl AsRef<str> for AggregateId {
 
 impl Snapshot for AggregateId {
     const EXPECTED: &'static str = "an aggregate id: text of 1 to 255 bytes";
+
+    fn shape(_: &mut Shapes) -> Shape {
+        Shape::AggregateId
+    }
 
     fn write(&self, out: ValueWriter<'_>) -> Result<Written, EncodeError> {
         out.text(&self.0)

@@ -6,6 +6,7 @@ use std::str::FromStr;
 use bigdecimal::num_bigint::BigInt;
 use bigdecimal::{BigDecimal, Signed, ToPrimitive, Zero};
 
+use crate::contract::{AmountBound, Shape, Shapes};
 use crate::encode::{EncodeError, ValueWriter, Written};
 use crate::number::{Decimal, DecimalFault};
 use crate::poison::Poison;
@@ -249,9 +250,28 @@ impl fmt::Debug for Amount {
     }
 }
 
+fn amount(min: Option<AmountBound>, text: bool) -> Shape {
+    Shape::Amount {
+        min,
+        max: None,
+        text,
+    }
+}
+
+fn more_than_zero() -> Option<AmountBound> {
+    Some(AmountBound {
+        value: "0".to_owned(),
+        exclusive: true,
+    })
+}
+
 impl Snapshot for Amount {
     const EXPECTED: &'static str =
         "a decimal amount below 10^18 with at most 38 digits, as number or text";
+
+    fn shape(_: &mut Shapes) -> Shape {
+        amount(None, false)
+    }
 
     fn write(&self, out: ValueWriter<'_>) -> Result<Written, EncodeError> {
         match self.exact_number() {
@@ -268,6 +288,10 @@ impl Snapshot for Amount {
 }
 
 impl SnapshotText for Amount {
+    fn text_shape(_: &mut Shapes) -> Shape {
+        amount(None, true)
+    }
+
     fn write_text(&self, out: ValueWriter<'_>) -> Result<Written, EncodeError> {
         out.text(&self.to_string())
     }
@@ -332,6 +356,10 @@ impl Snapshot for PositiveAmount {
     const EXPECTED: &'static str =
         "a decimal amount of more than 0 and below 10^18 with at most 38 digits, as number or text";
 
+    fn shape(_: &mut Shapes) -> Shape {
+        amount(more_than_zero(), false)
+    }
+
     fn write(&self, out: ValueWriter<'_>) -> Result<Written, EncodeError> {
         self.0.write(out)
     }
@@ -344,6 +372,10 @@ impl Snapshot for PositiveAmount {
 }
 
 impl SnapshotText for PositiveAmount {
+    fn text_shape(_: &mut Shapes) -> Shape {
+        amount(more_than_zero(), true)
+    }
+
     fn write_text(&self, out: ValueWriter<'_>) -> Result<Written, EncodeError> {
         self.0.write_text(out)
     }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use crate::contract::{CodeList, Shape, Shapes};
 use crate::encode::{EncodeError, ValueWriter, Written};
 use crate::poison::Poison;
 use crate::read::JsonValue;
@@ -97,6 +98,10 @@ impl fmt::Debug for Currency {
 
 impl Snapshot for Currency {
     const EXPECTED: &'static str = "a currency code (ISO 4217), such as \"EUR\"";
+
+    fn shape(_: &mut Shapes) -> Shape {
+        Shape::Code(CodeList::Currency)
+    }
 
     fn write(&self, out: ValueWriter<'_>) -> Result<Written, EncodeError> {
         out.text(self.code())

@@ -3,6 +3,7 @@
 use time::OffsetDateTime;
 
 use crate::aggregate_id::{AggregateId, AggregateIdError};
+use crate::contract::Contract;
 use crate::encode::{EncodeError, ObjectWriter};
 use crate::envelope::Envelope;
 use crate::event_id::EventId;
@@ -48,6 +49,9 @@ pub trait Event: Sized + Send + Sync + 'static {
     const AGGREGATE_TYPE: &'static str;
     /// The Kafka topic that carries the event (OBX-3).
     const TOPIC: &'static str;
+
+    /// What the event looks like on the wire: the source of its lock file and of every export (EVT-3).
+    fn contract() -> Contract;
 
     /// The id of the aggregate: the key of the Kafka record (PROD-2).
     ///

@@ -5,6 +5,7 @@ use std::str::FromStr;
 
 use uuid::Uuid;
 
+use crate::contract::{Shape, Shapes};
 use crate::encode::{EncodeError, ValueWriter, Written};
 use crate::poison::Poison;
 use crate::read::JsonValue;
@@ -116,6 +117,10 @@ impl fmt::Debug for EventId {
 
 impl Snapshot for EventId {
     const EXPECTED: &'static str = "a UUID of version 7 in its hyphenated form";
+
+    fn shape(_: &mut Shapes) -> Shape {
+        Shape::EventId
+    }
 
     fn write(&self, out: ValueWriter<'_>) -> Result<Written, EncodeError> {
         self.0.write(out)

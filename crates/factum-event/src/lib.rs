@@ -6,6 +6,7 @@
 //! - [`Event`], [`Occurred`], [`Envelope`]: an event, with its time, with its id.
 //! - [`Snapshot`]: what may stand in an event.
 //! - [`EventId`], [`EventType`], [`AggregateId`], [`Amount`], [`Money`], [`Currency`]: its parts.
+//! - [`Contract`], [`Shape`]: what it looks like on the wire.
 //! - [`Registry`], [`Decoded`], [`Poison`]: from bytes to an event, in three outcomes.
 //! - [`HandlerError`], [`Failure`], [`Retry`], [`Outcome`], [`decide`]: the failure policy.
 //!
@@ -13,6 +14,7 @@
 
 mod aggregate_id;
 mod amount;
+mod contract;
 mod currency;
 mod decode;
 mod encode;
@@ -34,6 +36,7 @@ mod trace_context;
 
 pub use aggregate_id::{AggregateId, AggregateIdError, ToAggregateId};
 pub use amount::{Amount, AmountError, PositiveAmount};
+pub use contract::{AmountBound, CodeList, Content, Contract, FieldShape, Shape, Shapes};
 pub use currency::{Currency, CurrencyError};
 pub use decode::{AnyEnvelope, DecodeLimits, Decoded, Registry, RegistryError};
 pub use encode::{EncodeError, ObjectWriter, ValueWriter, Written};
@@ -52,8 +55,10 @@ pub use trace_context::{TraceContext, TraceContextError};
 /// What the derives name. Not part of the promise.
 #[doc(hidden)]
 pub mod __private {
+    pub use crate::contract::in_envelope;
     pub use crate::{
-        AggregateId, AggregateIdError, EncodeError, Event, JsonValue, ObjectReader, ObjectWriter,
-        Poison, Snapshot, SnapshotText, ToAggregateId, ValueWriter, Written,
+        AggregateId, AggregateIdError, Content, Contract, EncodeError, Event, FieldShape,
+        JsonValue, ObjectReader, ObjectWriter, Poison, Shape, Shapes, Snapshot, SnapshotText,
+        ToAggregateId, ValueWriter, Written,
     };
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::amount::{Amount, AmountError};
+use crate::contract::{Shape, Shapes};
 use crate::currency::Currency;
 use crate::encode::{EncodeError, ValueWriter, Written};
 use crate::poison::Poison;
@@ -104,6 +105,10 @@ impl fmt::Display for Money {
 impl Snapshot for Money {
     const EXPECTED: &'static str = "an object with amount and currency";
 
+    fn shape(_: &mut Shapes) -> Shape {
+        Shape::Money { text: false }
+    }
+
     fn write(&self, out: ValueWriter<'_>) -> Result<Written, EncodeError> {
         out.object(|object| {
             object.field("amount", &self.amount)?;
@@ -122,6 +127,10 @@ impl Snapshot for Money {
 
 /// The amount as text: `{"amount":"10.5","currency":"EUR"}`.
 impl SnapshotText for Money {
+    fn text_shape(_: &mut Shapes) -> Shape {
+        Shape::Money { text: true }
+    }
+
     fn write_text(&self, out: ValueWriter<'_>) -> Result<Written, EncodeError> {
         out.object(|object| {
             object.text_field("amount", &self.amount)?;

@@ -8,6 +8,7 @@ use std::num::{
 use time::{Date, OffsetDateTime};
 use uuid::Uuid;
 
+use crate::contract::{Content, Shape, Shapes};
 use crate::encode::{EncodeError, ValueWriter, Written};
 use crate::number::{Decimal, MAX_SAFE_INTEGER};
 use crate::poison::Poison;
@@ -25,13 +26,17 @@ use crate::timestamp;
 /// Write an implementation by hand for a value with a form of its own:
 ///
 /// ```
-/// use factum_event::{EncodeError, JsonValue, Poison, Snapshot, ValueWriter, Written};
+/// use factum_event::{EncodeError, JsonValue, Poison, Shape, Shapes, Snapshot, ValueWriter, Written};
 ///
 /// #[derive(Debug, PartialEq)]
 /// enum Size { Small, Large }
 ///
 /// impl Snapshot for Size {
 ///     const EXPECTED: &'static str = "\"small\" or \"large\"";
+///
+///     fn shape(_: &mut Shapes) -> Shape {
+///         Shape::Choice { values: vec!["small".to_owned(), "large".to_owned()], open: false }
+///     }
 ///
 ///     fn write(&self, out: ValueWriter<'_>) -> Result<Written, EncodeError> {
 ///         out.text(match self { Size::Small => "small", Size::Large => "large" })
@@ -52,9 +57,15 @@ use crate::timestamp;
     note = "an event carries snapshots, never entities (EVT-X2): give the plain values, or a struct with `#[derive(Snapshot)]`",
     note = "known values: bool, integers up to 64 bits, f64, String, Uuid, OffsetDateTime, Date, Amount, Money, Currency, Option, Vec, BTreeMap<String, _>"
 )]
-pub trait Snapshot: Sized {
+pub trait Snapshot: Sized + 'static {
     /// What a reader expects, as a noun: it completes "expected …" in a fault.
     const EXPECTED: &'static str;
+
+    /// What an event that carries it must declare.
+    const CONTENT: Content = Content::PLAIN;
+
+    /// The form on the wire, for the contract.
+    fn shape(shapes: &mut Shapes) -> Shape;
 
     /// Writes the value.
     ///
@@ -93,6 +104,9 @@ pub trait Snapshot: Sized {
     note = "`text` is for integers, Amount and Money, and Option and Vec of them"
 )]
 pub trait SnapshotText: Snapshot {
+    /// The form on the wire when it is declared as text.
+    fn text_shape(shapes: &mut Shapes) -> Shape;
+
     /// Writes the value as text.
     ///
     /// # Errors
@@ -111,6 +125,10 @@ pub trait SnapshotText: Snapshot {
 impl Snapshot for bool {
     const EXPECTED: &'static str = "true or false";
 
+    fn shape(_: &mut Shapes) -> Shape {
+        Shape::Boolean
+    }
+
     fn write(&self, out: ValueWriter<'_>) -> Result<Written, EncodeError> {
         Ok(out.boolean(*self))
     }
@@ -125,6 +143,14 @@ macro_rules! integer_snapshot {
     ($($integer:ty, $expected:literal, $expected_as_text:literal;)*) => { $(
         impl Snapshot for $integer {
             const EXPECTED: &'static str = $expected;
+            const CONTENT: Content = Content {
+                large_integer: <$integer>::MAX as u128 > MAX_SAFE_INTEGER as u128,
+                ..Content::PLAIN
+            };
+
+            fn shape(_: &mut Shapes) -> Shape {
+                Shape::integer(i128::from(<$integer>::MIN), i128::from(<$integer>::MAX))
+            }
 
             fn write(&self, out: ValueWriter<'_>) -> Result<Written, EncodeError> {
                 out.integer(i128::from(*self))
@@ -140,6 +166,15 @@ macro_rules! integer_snapshot {
         }
 
         impl SnapshotText for $integer {
+            fn text_shape(_: &mut Shapes) -> Shape {
+                Shape::Integer {
+                    min: i128::from(<$integer>::MIN),
+                    max: i128::from(<$integer>::MAX),
+                    not_zero: false,
+                    text: true,
+                }
+            }
+
             fn write_text(&self, out: ValueWriter<'_>) -> Result<Written, EncodeError> {
                 out.text(&self.to_string())
             }
@@ -171,6 +206,11 @@ macro_rules! non_zero_snapshot {
     ($($non_zero:ty, $integer:ty, $expected:literal;)*) => { $(
         impl Snapshot for $non_zero {
             const EXPECTED: &'static str = $expected;
+            const CONTENT: Content = <$integer>::CONTENT;
+
+            fn shape(shapes: &mut Shapes) -> Shape {
+                other_than_zero(<$integer>::shape(shapes))
+            }
 
             fn write(&self, out: ValueWriter<'_>) -> Result<Written, EncodeError> {
                 self.get().write(out)
@@ -185,6 +225,10 @@ macro_rules! non_zero_snapshot {
         }
 
         impl SnapshotText for $non_zero {
+            fn text_shape(shapes: &mut Shapes) -> Shape {
+                other_than_zero(<$integer>::text_shape(shapes))
+            }
+
             fn write_text(&self, out: ValueWriter<'_>) -> Result<Written, EncodeError> {
                 self.get().write_text(out)
             }
@@ -195,6 +239,18 @@ macro_rules! non_zero_snapshot {
             }
         }
     )* };
+}
+
+fn other_than_zero(shape: Shape) -> Shape {
+    match shape {
+        Shape::Integer { min, max, text, .. } => Shape::Integer {
+            min: if min == 0 { 1 } else { min },
+            max,
+            not_zero: min < 0,
+            text,
+        },
+        other => other,
+    }
 }
 
 non_zero_snapshot! {
@@ -210,6 +266,17 @@ non_zero_snapshot! {
 
 impl Snapshot for f64 {
     const EXPECTED: &'static str = "a number that a double can hold";
+    const CONTENT: Content = Content {
+        float: true,
+        ..Content::PLAIN
+    };
+
+    fn shape(_: &mut Shapes) -> Shape {
+        Shape::Double {
+            min: None,
+            max: None,
+        }
+    }
 
     fn write(&self, out: ValueWriter<'_>) -> Result<Written, EncodeError> {
         out.float(*self)
@@ -227,6 +294,10 @@ impl Snapshot for f64 {
 impl Snapshot for String {
     const EXPECTED: &'static str = "text";
 
+    fn shape(_: &mut Shapes) -> Shape {
+        Shape::TEXT
+    }
+
     fn write(&self, out: ValueWriter<'_>) -> Result<Written, EncodeError> {
         out.text(self)
     }
@@ -238,6 +309,10 @@ impl Snapshot for String {
 
 impl Snapshot for Uuid {
     const EXPECTED: &'static str = "a UUID in its hyphenated form";
+
+    fn shape(_: &mut Shapes) -> Shape {
+        Shape::Uuid
+    }
 
     fn write(&self, out: ValueWriter<'_>) -> Result<Written, EncodeError> {
         out.text(self.hyphenated().encode_lower(&mut Uuid::encode_buffer()))
@@ -260,6 +335,10 @@ pub(crate) fn parse_hyphenated(text: &str) -> Option<Uuid> {
 impl Snapshot for OffsetDateTime {
     const EXPECTED: &'static str = "an RFC 3339 time, such as \"2026-06-01T12:00:00Z\"";
 
+    fn shape(_: &mut Shapes) -> Shape {
+        Shape::Instant
+    }
+
     fn write(&self, out: ValueWriter<'_>) -> Result<Written, EncodeError> {
         match timestamp::format(*self) {
             Some(text) => out.text(&text),
@@ -275,6 +354,10 @@ impl Snapshot for OffsetDateTime {
 impl Snapshot for Date {
     const EXPECTED: &'static str = "a date, such as \"2026-06-01\"";
 
+    fn shape(_: &mut Shapes) -> Shape {
+        Shape::Date
+    }
+
     fn write(&self, out: ValueWriter<'_>) -> Result<Written, EncodeError> {
         match timestamp::format_date(*self) {
             Some(text) => out.text(&text),
@@ -288,9 +371,21 @@ impl Snapshot for Date {
     }
 }
 
+fn nullable(shape: Shape) -> Shape {
+    match shape {
+        Shape::Nullable(_) => shape,
+        shape => Shape::Nullable(Box::new(shape)),
+    }
+}
+
 /// Absent when `None`; reading takes `null` for `None` too, because other writers send it.
 impl<T: Snapshot> Snapshot for Option<T> {
     const EXPECTED: &'static str = T::EXPECTED;
+    const CONTENT: Content = T::CONTENT;
+
+    fn shape(shapes: &mut Shapes) -> Shape {
+        nullable(T::shape(shapes))
+    }
 
     fn write(&self, out: ValueWriter<'_>) -> Result<Written, EncodeError> {
         match self {
@@ -318,6 +413,10 @@ impl<T: Snapshot> Snapshot for Option<T> {
 }
 
 impl<T: SnapshotText> SnapshotText for Option<T> {
+    fn text_shape(shapes: &mut Shapes) -> Shape {
+        nullable(T::text_shape(shapes))
+    }
+
     fn write_text(&self, out: ValueWriter<'_>) -> Result<Written, EncodeError> {
         match self {
             Some(value) => value.write_text(out),
@@ -334,8 +433,21 @@ impl<T: SnapshotText> SnapshotText for Option<T> {
     }
 }
 
+fn list(items: Shape) -> Shape {
+    Shape::Array {
+        items: Box::new(items),
+        min_items: None,
+        max_items: None,
+    }
+}
+
 impl<T: Snapshot> Snapshot for Vec<T> {
     const EXPECTED: &'static str = "an array";
+    const CONTENT: Content = T::CONTENT;
+
+    fn shape(shapes: &mut Shapes) -> Shape {
+        list(T::shape(shapes))
+    }
 
     fn write(&self, out: ValueWriter<'_>) -> Result<Written, EncodeError> {
         out.array(self)
@@ -347,6 +459,10 @@ impl<T: Snapshot> Snapshot for Vec<T> {
 }
 
 impl<T: SnapshotText> SnapshotText for Vec<T> {
+    fn text_shape(shapes: &mut Shapes) -> Shape {
+        list(T::text_shape(shapes))
+    }
+
     fn write_text(&self, out: ValueWriter<'_>) -> Result<Written, EncodeError> {
         out.text_array(self)
     }
@@ -358,6 +474,11 @@ impl<T: SnapshotText> SnapshotText for Vec<T> {
 
 impl<T: Snapshot> Snapshot for Box<T> {
     const EXPECTED: &'static str = T::EXPECTED;
+    const CONTENT: Content = T::CONTENT;
+
+    fn shape(shapes: &mut Shapes) -> Shape {
+        T::shape(shapes)
+    }
 
     fn write(&self, out: ValueWriter<'_>) -> Result<Written, EncodeError> {
         (**self).write(out)
@@ -379,6 +500,13 @@ impl<T: Snapshot> Snapshot for Box<T> {
 /// An object whose keys are data. `None` is written as `null` here, so that its key is kept.
 impl<T: Snapshot> Snapshot for BTreeMap<String, T> {
     const EXPECTED: &'static str = "an object";
+    const CONTENT: Content = T::CONTENT;
+
+    fn shape(shapes: &mut Shapes) -> Shape {
+        Shape::Map {
+            values: Box::new(T::shape(shapes)),
+        }
+    }
 
     fn write(&self, out: ValueWriter<'_>) -> Result<Written, EncodeError> {
         out.object(|object| {

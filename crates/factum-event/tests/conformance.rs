@@ -13,6 +13,7 @@ use serde_json::Value;
     kind = "order.confirmed.v1",
     aggregate = "Order",
     topic = "orders.confirmed",
+    unlocked,
     crate = "factum_event"
 )]
 struct OrderConfirmed {

@@ -14,6 +14,7 @@ use time::macros::datetime;
     kind = "customer.registered.v1",
     aggregate = "Customer",
     topic = "customers.registered",
+    unlocked,
     crate = "factum_event"
 )]
 struct CustomerRegistered {
@@ -452,6 +453,7 @@ fn a_wrong_downcast_gives_the_envelope_back() {
         kind = "customer.left.v1",
         aggregate = "Customer",
         topic = "t",
+        unlocked,
         crate = "factum_event"
     )]
     struct CustomerLeft {
@@ -487,6 +489,7 @@ fn a_type_has_one_rust_type() {
         kind = "customer.registered.v1",
         aggregate = "Customer",
         topic = "t",
+        unlocked,
         crate = "factum_event"
     )]
     struct Other {
@@ -515,6 +518,9 @@ fn a_hand_written_event_is_checked_when_it_is_registered() {
         const EVENT_TYPE: &'static str = "Malformed";
         const AGGREGATE_TYPE: &'static str = "Customer";
         const TOPIC: &'static str = "t";
+        fn contract() -> factum_event::Contract {
+            unreachable!("nobody asks for it")
+        }
         fn aggregate_id(&self) -> Result<AggregateId, factum_event::AggregateIdError> {
             Ok(AggregateId::from(1_u64))
         }

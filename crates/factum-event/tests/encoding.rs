@@ -17,6 +17,7 @@ use uuid::Uuid;
     kind = "order.confirmed.v1",
     aggregate = "Order",
     topic = "orders.confirmed",
+    unlocked,
     crate = "factum_event"
 )]
 struct OrderConfirmed {
@@ -123,6 +124,7 @@ fn a_field_called_aggregate_id_is_the_envelopes_own() {
         kind = "order.paid.v1",
         aggregate = "Order",
         topic = "t",
+        unlocked,
         crate = "factum_event"
     )]
     struct OrderPaid {
@@ -206,6 +208,7 @@ fn listing_fault_10_nul_is_not_written() {
         kind = "order.noted.v1",
         aggregate = "Order",
         topic = "t",
+        unlocked,
         crate = "factum_event"
     )]
     struct OrderNoted {
@@ -517,6 +520,7 @@ fn every_plain_type_is_written_and_read_back() {
         kind = "thing.seen.v1",
         aggregate = "Thing",
         topic = "t",
+        unlocked,
         crate = "factum_event"
     )]
     struct ThingSeen {
@@ -587,6 +591,7 @@ fn what_readers_refuse_for_size_or_depth_is_not_written() {
         kind = "thing.nested.v1",
         aggregate = "Thing",
         topic = "t",
+        unlocked,
         crate = "factum_event"
     )]
     struct ThingNested {

@@ -18,6 +18,7 @@ use uuid::Uuid;
     kind = "thing.described.v1",
     aggregate = "Thing",
     topic = "things.described",
+    unlocked,
     crate = "factum_event"
 )]
 struct ThingDescribed {

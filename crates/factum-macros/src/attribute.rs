@@ -5,7 +5,7 @@ use syn::ext::IdentExt;
 use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
-use syn::{Attribute, Expr, ExprLit, Ident, Lit, LitStr, Meta, Token};
+use syn::{Attribute, Expr, ExprLit, Ident, Lit, LitStr, Meta, Token, parenthesized, token};
 
 /// Mistakes found so far; they are reported together, so that one build shows all of them.
 #[derive(Default)]
@@ -28,21 +28,29 @@ impl Errors {
     }
 }
 
-/// `key` or `key = value`
+/// `key`, `key = value` or `key(inner, …)`
 pub(crate) struct Argument {
     pub(crate) key: Ident,
     value: Option<Expr>,
+    /// What stands in the parentheses.
+    inner: Option<Vec<Argument>>,
 }
 
 impl Parse for Argument {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
         // `crate` is a keyword.
         let key = input.call(Ident::parse_any)?;
-        let value = match input.parse::<Option<Token![=]>>()? {
-            Some(_) => Some(input.parse()?),
-            None => None,
-        };
-        Ok(Argument { key, value })
+        let mut value = None;
+        let mut inner = None;
+        if input.peek(token::Paren) {
+            let content;
+            parenthesized!(content in input);
+            let arguments = Punctuated::<Argument, Token![,]>::parse_terminated(&content)?;
+            inner = Some(arguments.into_iter().collect());
+        } else if input.parse::<Option<Token![=]>>()?.is_some() {
+            value = Some(input.parse()?);
+        }
+        Ok(Argument { key, value, inner })
     }
 }
 
@@ -73,6 +81,11 @@ impl Argument {
             errors.push(
                 value.span(),
                 format!("`{}` takes no value: remove it", self.key),
+            );
+        } else if self.inner.is_some() {
+            errors.push(
+                self.key.span(),
+                format!("`{}` takes no parentheses: remove them", self.key),
             );
         }
     }

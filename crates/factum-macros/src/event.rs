@@ -31,6 +31,7 @@ struct Declaration {
     kind: String,
     aggregate: String,
     topic: String,
+    restricted: bool,
 }
 
 impl Declaration {
@@ -39,11 +40,24 @@ impl Declaration {
         let mut kind = None;
         let mut aggregate = None;
         let mut topic = None;
+        let mut restricted = false;
         let mut seen = Vec::new();
-        let allowed = ["kind", "aggregate", "topic", "crate"];
+        let allowed = [
+            "kind",
+            "aggregate",
+            "topic",
+            "restricted",
+            "unlocked",
+            "crate",
+        ];
         let arguments = arguments(&input.attrs, "event", &allowed, errors);
         for argument in arguments.good {
             let key = argument.key.to_string();
+            if key == "restricted" || key == "unlocked" {
+                argument.check_flag(errors);
+                restricted |= key == "restricted";
+                continue;
+            }
             let text = argument.text(errors);
             match key.as_str() {
                 "kind" => kind = text.filter(|text| good(text, check_kind, errors)),
@@ -84,6 +98,7 @@ impl Declaration {
             kind: value(kind),
             aggregate: value(aggregate),
             topic: value(topic),
+            restricted,
         }
     }
 
@@ -113,8 +128,48 @@ impl Declaration {
                 field.read()
             }
         });
+        let name = input.ident.unraw().to_string();
+        let Declaration {
+            kind,
+            aggregate,
+            topic,
+            restricted,
+            ..
+        } = self;
+        let key = fields.aggregate_id.as_ref().map(|field| &field.name);
+        let shapes = fields.all.iter().map(|field| {
+            let shape = field.shape();
+            if is_envelopes_own(field) {
+                let (name, ty) = (&field.name, field.ty);
+                quote! {
+                    __factum::FieldShape::new(
+                        #name,
+                        __factum::in_envelope(<#ty as __factum::Snapshot>::shape(__shapes)),
+                    ),
+                }
+            } else {
+                shape
+            }
+        });
+        let contract = quote! {
+            let mut __collected = <__factum::Shapes as ::core::default::Default>::default();
+            let __shapes = &mut __collected;
+            let __fields = ::std::vec![#(#shapes)*];
+            __factum::Contract {
+                event_type: ::std::string::String::from(#kind),
+                aggregate_type: ::std::string::String::from(#aggregate),
+                topic: ::std::string::String::from(#topic),
+                restricted: #restricted,
+                name: ::std::string::String::from(#name),
+                supersedes: ::core::option::Option::None,
+                aggregate_id: ::std::string::String::from(#key),
+                fields: __fields,
+                definitions: __collected.into_definitions(),
+            }
+        };
         self.wrap(
             input,
+            &contract,
             &aggregate_id,
             &quote! { #(#writes)* ::core::result::Result::Ok(()) },
             &quote! { ::core::result::Result::Ok(Self { #(#reads)* }) },
@@ -128,12 +183,13 @@ impl Declaration {
             return TokenStream::new();
         }
         let body = quote! { ::core::unreachable!() };
-        self.wrap(input, &body, &body, &body)
+        self.wrap(input, &body, &body, &body, &body)
     }
 
     fn wrap(
         &self,
         input: &DeriveInput,
+        contract: &TokenStream,
         aggregate_id: &TokenStream,
         write: &TokenStream,
         read: &TokenStream,
@@ -143,6 +199,7 @@ impl Declaration {
             kind,
             aggregate,
             topic,
+            ..
         } = self;
         let ident = &input.ident;
         let implementation = quote! {
@@ -151,6 +208,10 @@ impl Declaration {
                 const EVENT_TYPE: &'static str = #kind;
                 const AGGREGATE_TYPE: &'static str = #aggregate;
                 const TOPIC: &'static str = #topic;
+
+                fn contract() -> __factum::Contract {
+                    #contract
+                }
 
                 fn aggregate_id(
                     &self,

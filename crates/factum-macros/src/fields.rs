@@ -64,6 +64,17 @@ impl<'a> WireField<'a> {
         }
     }
 
+    /// The expression that describes it for the contract.
+    pub(crate) fn shape(&self) -> TokenStream {
+        let WireField { ty, name, .. } = self;
+        let span = ty.span();
+        let (as_trait, ..) = self.names();
+        let shape = Ident::new(if self.as_text { "text_shape" } else { "shape" }, span);
+        quote_spanned! { span =>
+            __factum::FieldShape::new(#name, <#ty as #as_trait>::#shape(__shapes)),
+        }
+    }
+
     /// The trait, and its functions that write and read.
     fn names(&self) -> (TokenStream, Ident, Ident) {
         let span = self.ty.span();

@@ -45,6 +45,8 @@ mod snapshot;
 /// - `kind`: the type on the wire, `<aggregate>.<event>.v<N>` (EVT-2);
 /// - `aggregate`: the type of the aggregate, which the kind begins with (EVT-2);
 /// - `topic`: the Kafka topic (OBX-3);
+/// - `restricted`: the topic is for few, so that the event may carry personal data (SEC-3);
+/// - `unlocked`: the event is not a contract and has no lock file: for events that tests make up;
 /// - `crate`: where the crate `factum` is found, `"::factum"` if not given.
 ///
 /// On a field it takes

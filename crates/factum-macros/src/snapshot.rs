@@ -2,6 +2,7 @@
 
 use proc_macro2::TokenStream;
 use quote::quote;
+use syn::ext::IdentExt;
 use syn::{DeriveInput, Path, parse_quote};
 
 use crate::attribute::{Errors, arguments};
@@ -31,9 +32,14 @@ pub(crate) fn derive(input: &DeriveInput) -> TokenStream {
         None => {
             let writes = fields.iter().map(WireField::write);
             let reads = fields.iter().map(WireField::read);
+            let shapes = fields.iter().map(WireField::shape);
+            let name = input.ident.unraw().to_string();
             implement(
                 &krate,
                 input,
+                &quote! {
+                    __shapes.object::<Self>(#name, |__shapes| ::std::vec![#(#shapes)*])
+                },
                 &quote! {
                     __out.object(|__out| {
                         #(#writes)*
@@ -49,7 +55,7 @@ pub(crate) fn derive(input: &DeriveInput) -> TokenStream {
         Some(errors) if input.generics.params.is_empty() => {
             // Type-checks and never runs: nothing else shall complain that this is no snapshot.
             let body = quote! { ::core::unreachable!() };
-            let empty = implement(&krate, input, &body, &body);
+            let empty = implement(&krate, input, &body, &body, &body);
             quote! { #errors #empty }
         }
         Some(errors) => errors,
@@ -59,6 +65,7 @@ pub(crate) fn derive(input: &DeriveInput) -> TokenStream {
 fn implement(
     krate: &Path,
     input: &DeriveInput,
+    shape: &TokenStream,
     write: &TokenStream,
     read: &TokenStream,
 ) -> TokenStream {
@@ -67,6 +74,10 @@ fn implement(
         #[automatically_derived]
         impl __factum::Snapshot for #ident {
             const EXPECTED: &'static str = "an object";
+
+            fn shape(__shapes: &mut __factum::Shapes) -> __factum::Shape {
+                #shape
+            }
 
             fn write(
                 &self,

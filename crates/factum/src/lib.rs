@@ -136,8 +136,11 @@ pub use sqlx;
 pub use time;
 pub use uuid;
 
+/// What the derives name. Not part of the promise.
 #[doc(hidden)]
-pub use factum_event::__private;
+pub mod __private {
+    pub use factum_event::__private::*;
+}
 
 // The README's code is compiled, too.
 #[cfg(all(doctest, feature = "service"))]

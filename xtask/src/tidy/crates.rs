@@ -34,7 +34,10 @@ const EDGES: &[(&str, &[&str])] = &[
         ],
     ),
     ("factum-console", &["factum-runtime"]),
-    ("factum-cli", &["factum-runtime"]),
+    (
+        "factum-cli",
+        &["factum-runtime", "factum-contract", "factum-event"],
+    ),
     (
         "factum-testing",
         &[
@@ -45,7 +48,10 @@ const EDGES: &[(&str, &[&str])] = &[
         ],
     ),
     // Tests across crates see the product as its users do, and the stage.
-    ("factum-tests", &["factum", "factum-testing"]),
+    (
+        "factum-tests",
+        &["factum", "factum-contract", "factum-testing"],
+    ),
     // It arms the fault points, and puts records past the relay into topics.
     (
         "factum-kill",

@@ -13,7 +13,8 @@ use crate::fixture::{Fixture, swallowed};
 #[event(
     kind = "order.confirmed.v1",
     aggregate = "Order",
-    topic = "orders.confirmed"
+    topic = "orders.confirmed",
+    unlocked
 )]
 #[event(crate = "factum_event")]
 pub(crate) struct OrderConfirmed {
@@ -26,7 +27,8 @@ pub(crate) struct OrderConfirmed {
 #[event(
     kind = "order.confirmed.v2",
     aggregate = "Order",
-    topic = "orders.confirmed"
+    topic = "orders.confirmed",
+    unlocked
 )]
 #[event(crate = "factum_event")]
 struct OrderConfirmedV2 {
@@ -273,6 +275,9 @@ impl Event for BadTopic {
     const EVENT_TYPE: &'static str = "order.confirmed.v1";
     const AGGREGATE_TYPE: &'static str = "Order";
     const TOPIC: &'static str = "no such topic";
+    fn contract() -> factum_event::Contract {
+        unreachable!("nobody asks for it")
+    }
 
     fn aggregate_id(&self) -> Result<AggregateId, AggregateIdError> {
         AggregateId::new("o-1")
