@@ -75,6 +75,16 @@ impl Argument {
         }
     }
 
+    /// The value of `key = value`.
+    pub(crate) fn value(&self) -> Option<&Expr> {
+        self.value.as_ref()
+    }
+
+    /// What stands in the parentheses of `key(…)`.
+    pub(crate) fn inner(&self) -> Option<&[Argument]> {
+        self.inner.as_deref()
+    }
+
     /// That a bare `key` has no value.
     pub(crate) fn check_flag(&self, errors: &mut Errors) {
         if let Some(value) = &self.value {

@@ -4,10 +4,12 @@ use proc_macro2::{Span, TokenStream};
 use quote::quote;
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{DeriveInput, Field, LitStr, Path, Type, parse_quote};
+use syn::{DeriveInput, ExprPath, Field, LitStr, Path, Type, parse_quote};
 
 use crate::attribute::{Errors, arguments};
+use crate::constraint::{self, Constraints, is_constraint};
 use crate::fields::{WireField, in_its_own_scope, named_fields, refuse_equal_names};
+use crate::hook;
 use crate::names::{ENVELOPE_FIELDS, check_aggregate, check_kind, check_topic, names_aggregate};
 
 pub(crate) fn derive(input: &DeriveInput) -> TokenStream {
@@ -32,6 +34,7 @@ struct Declaration {
     aggregate: String,
     topic: String,
     restricted: bool,
+    validate: Option<ExprPath>,
 }
 
 impl Declaration {
@@ -41,6 +44,7 @@ impl Declaration {
         let mut aggregate = None;
         let mut topic = None;
         let mut restricted = false;
+        let mut validate = None;
         let mut seen = Vec::new();
         let allowed = [
             "kind",
@@ -48,6 +52,7 @@ impl Declaration {
             "topic",
             "restricted",
             "unlocked",
+            "validate",
             "crate",
         ];
         let arguments = arguments(&input.attrs, "event", &allowed, errors);
@@ -56,6 +61,10 @@ impl Declaration {
             if key == "restricted" || key == "unlocked" {
                 argument.check_flag(errors);
                 restricted |= key == "restricted";
+                continue;
+            }
+            if key == "validate" {
+                validate = hook::function(&argument, errors);
                 continue;
             }
             let text = argument.text(errors);
@@ -99,6 +108,7 @@ impl Declaration {
             aggregate: value(aggregate),
             topic: value(topic),
             restricted,
+            validate,
         }
     }
 
@@ -115,15 +125,33 @@ impl Declaration {
         };
         // A field called `aggregate_id` is the envelope's own, which the envelope writes.
         let is_envelopes_own = |field: &WireField<'_>| field.name == "aggregateId";
-        let writes = fields
-            .all
-            .iter()
-            .filter(|field| !is_envelopes_own(field))
-            .map(WireField::write);
+        let at_envelopes_id = quote! { __place.field("aggregateId") };
+        let writes = fields.all.iter().map(|field| {
+            if !is_envelopes_own(field) {
+                return field.write();
+            }
+            let (ident, constraints) = (field.ident, &field.constraints);
+            if constraints.is_empty() {
+                return TokenStream::new();
+            }
+            let checks = constraints.checks(field.ty, &quote! { &self.#ident }, &at_envelopes_id);
+            quote! {{ let __place = __out.place(); #checks }}
+        });
         let reads = fields.all.iter().map(|field| {
             if is_envelopes_own(field) {
-                let (ident, ty) = (field.ident, field.ty);
-                quote! { #ident: __from.aggregate_id::<#ty>()?, }
+                let (ident, ty, constraints) = (field.ident, field.ty, &field.constraints);
+                if constraints.is_empty() {
+                    return quote! { #ident: __from.aggregate_id::<#ty>()?, };
+                }
+                let checks = constraints.checks(ty, &quote! { &__read }, &at_envelopes_id);
+                quote! {
+                    #ident: {
+                        let __read = __from.aggregate_id::<#ty>()?;
+                        let __place = __from.place();
+                        #checks
+                        __read
+                    },
+                }
             } else {
                 field.read()
             }
@@ -141,12 +169,10 @@ impl Declaration {
             let shape = field.shape();
             if is_envelopes_own(field) {
                 let (name, ty) = (&field.name, field.ty);
-                quote! {
-                    __factum::FieldShape::new(
-                        #name,
-                        __factum::in_envelope(<#ty as __factum::Snapshot>::shape(__shapes)),
-                    ),
-                }
+                let shape = field
+                    .constraints
+                    .narrow(quote! { <#ty as __factum::Snapshot>::shape(__shapes) });
+                quote! { __factum::FieldShape::new(#name, __factum::in_envelope(#shape)), }
             } else {
                 shape
             }
@@ -167,12 +193,19 @@ impl Declaration {
                 definitions: __collected.into_definitions(),
             }
         };
+        let validated = hook::check_written(self.validate.as_ref());
+        let read = hook::check_read(self.validate.as_ref(), quote! { Self { #(#reads)* } });
+        let rules = fields
+            .all
+            .iter()
+            .map(|field| field.constraints.statics(field.ty));
         self.wrap(
             input,
+            &quote! { #(#rules)* },
             &contract,
             &aggregate_id,
-            &quote! { #(#writes)* ::core::result::Result::Ok(()) },
-            &quote! { ::core::result::Result::Ok(Self { #(#reads)* }) },
+            &quote! { #(#writes)* #validated ::core::result::Result::Ok(()) },
+            &read,
         )
     }
 
@@ -183,12 +216,13 @@ impl Declaration {
             return TokenStream::new();
         }
         let body = quote! { ::core::unreachable!() };
-        self.wrap(input, &body, &body, &body, &body)
+        self.wrap(input, &TokenStream::new(), &body, &body, &body, &body)
     }
 
     fn wrap(
         &self,
         input: &DeriveInput,
+        rules: &TokenStream,
         contract: &TokenStream,
         aggregate_id: &TokenStream,
         write: &TokenStream,
@@ -203,6 +237,8 @@ impl Declaration {
         } = self;
         let ident = &input.ident;
         let implementation = quote! {
+            #rules
+
             #[automatically_derived]
             impl __factum::Event for #ident {
                 const EVENT_TYPE: &'static str = #kind;
@@ -277,8 +313,12 @@ impl<'a> EventFields<'a> {
         for field in fields {
             let mut as_text = false;
             let mut mark: Option<Span> = None;
-            let allowed = ["aggregate_id", "text"];
-            for argument in arguments(&field.attrs, "event", &allowed, errors).good {
+            let allowed = [&["aggregate_id", "text"], &constraint::KEYS[..]].concat();
+            let arguments = arguments(&field.attrs, "event", &allowed, errors).good;
+            for argument in &arguments {
+                if is_constraint(&argument.key) {
+                    continue;
+                }
                 argument.check_flag(errors);
                 if argument.key == "text" {
                     as_text = true;
@@ -286,9 +326,10 @@ impl<'a> EventFields<'a> {
                     mark = Some(argument.key.span());
                 }
             }
-            let Some(wire) = WireField::new(field, as_text) else {
+            let Some(mut wire) = WireField::new(field, as_text) else {
                 continue;
             };
+            wire.constraints = Constraints::read(wire.ident, &arguments, errors);
             if let Some(mark) = mark {
                 if is_option(&field.ty) {
                     let message = "the aggregate id is the key of every record and is never absent: \
@@ -306,6 +347,9 @@ impl<'a> EventFields<'a> {
                 }
             }
             let is_envelopes_own = mark.is_some() && wire.name == "aggregateId";
+            if is_envelopes_own {
+                wire.constraints.refuse_text(errors);
+            }
             if ENVELOPE_FIELDS.contains(&wire.name.as_str()) && !is_envelopes_own {
                 let message = if wire.name == "aggregateId" {
                     "`aggregateId` is the envelope's: mark the field with `#[event(aggregate_id)]`, \

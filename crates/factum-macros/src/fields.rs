@@ -7,6 +7,7 @@ use syn::spanned::Spanned;
 use syn::{Data, DeriveInput, Field, Fields, Ident, Type};
 
 use crate::attribute::{Errors, refuse_serde};
+use crate::constraint::Constraints;
 use crate::names::wire_name;
 
 /// One field and how it stands on the wire.
@@ -16,6 +17,8 @@ pub(crate) struct WireField<'a> {
     pub(crate) name: String,
     /// Declared by `#[event(text)]`.
     pub(crate) as_text: bool,
+    /// Declared by `#[event(length(…))]` and its like.
+    pub(crate) constraints: Constraints,
 }
 
 impl<'a> WireField<'a> {
@@ -26,6 +29,7 @@ impl<'a> WireField<'a> {
             ty: &field.ty,
             name: wire_name(ident),
             as_text,
+            constraints: Constraints::default(),
         })
     }
 
@@ -39,11 +43,20 @@ impl<'a> WireField<'a> {
             ident, ty, name, ..
         } = self;
         let (as_trait, write, _) = self.names();
+        let mut written = quote_spanned! { ty.span() =>
+            <#ty as #as_trait>::#write(&self.#ident, __value)
+        };
+        if !self.constraints.is_empty() {
+            let checks =
+                self.constraints
+                    .checks(ty, &quote! { &self.#ident }, &quote! { __value.place() });
+            written = quote! {{ #checks #written }};
+        }
         quote_spanned! { ty.span() =>
             __out.declared(
                 #name,
                 <#ty as __factum::Snapshot>::is_absent(&self.#ident),
-                |__value| <#ty as #as_trait>::#write(&self.#ident, __value),
+                |__value| #written,
             )?;
         }
     }
@@ -54,12 +67,25 @@ impl<'a> WireField<'a> {
             ident, ty, name, ..
         } = self;
         let (as_trait, _, read) = self.names();
+        let mut reads = quote_spanned! { ty.span() => <#ty as #as_trait>::#read };
+        if !self.constraints.is_empty() {
+            let checks =
+                self.constraints
+                    .checks(ty, &quote! { &__read }, &quote! { __value.place() });
+            reads = quote! {
+                |__value| {
+                    let __read = #reads(__value)?;
+                    #checks
+                    ::core::result::Result::Ok(__read)
+                }
+            };
+        }
         quote_spanned! { ty.span() =>
             #ident: __from.declared(
                 #name,
                 <#ty as __factum::Snapshot>::EXPECTED,
                 <#ty as __factum::Snapshot>::absent,
-                <#ty as #as_trait>::#read,
+                #reads,
             )?,
         }
     }
@@ -70,9 +96,10 @@ impl<'a> WireField<'a> {
         let span = ty.span();
         let (as_trait, ..) = self.names();
         let shape = Ident::new(if self.as_text { "text_shape" } else { "shape" }, span);
-        quote_spanned! { span =>
-            __factum::FieldShape::new(#name, <#ty as #as_trait>::#shape(__shapes)),
-        }
+        let shape = self
+            .constraints
+            .narrow(quote_spanned! { span => <#ty as #as_trait>::#shape(__shapes) });
+        quote_spanned! { span => __factum::FieldShape::new(#name, #shape), }
     }
 
     /// The trait, and its functions that write and read.

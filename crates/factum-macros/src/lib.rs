@@ -8,9 +8,13 @@ use proc_macro::TokenStream;
 use syn::{DeriveInput, parse_macro_input};
 
 mod attribute;
+mod choice;
+mod constraint;
 mod event;
 mod fields;
+mod hook;
 mod names;
+mod pattern;
 mod snapshot;
 
 /// Makes a struct an event.
@@ -80,7 +84,7 @@ pub fn derive_event(input: TokenStream) -> TokenStream {
 ///
 /// On the struct, `#[snapshot(crate = "…")]` says where the crate `factum` is found; on a field,
 /// `#[snapshot(text)]` writes the value as text.
-#[proc_macro_derive(Snapshot, attributes(snapshot))]
+#[proc_macro_derive(Snapshot, attributes(snapshot, event))]
 pub fn derive_snapshot(input: TokenStream) -> TokenStream {
     snapshot::derive(&parse_macro_input!(input as DeriveInput)).into()
 }
