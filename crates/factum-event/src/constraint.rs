@@ -247,6 +247,12 @@ pub trait TextValue {
 
 impl TextValue for String {
     fn check<R: TextRule>(&self, rule: &R, at: Place<'_>) -> Result<(), Violation> {
+        self.as_str().check(rule, at)
+    }
+}
+
+impl TextValue for str {
+    fn check<R: TextRule>(&self, rule: &R, at: Place<'_>) -> Result<(), Violation> {
         if rule.holds(self) {
             Ok(())
         } else {
@@ -335,28 +341,31 @@ impl WholeRange {
         WholeRange { min, max }
     }
 
-    /// Stops the build where a bound lies beyond what the field's type holds.
-    pub const fn assert_within(&self, least: i128, greatest: i128) {
+    /// What is wrong with the bounds for a type that holds the numbers from `least` to `greatest`: the
+    /// derives stop the build with it.
+    #[must_use]
+    pub const fn misfit(&self, least: i128, greatest: i128) -> Option<&'static str> {
         if let Some(min) = self.min {
-            assert!(
-                min >= least,
-                "`min` is less than the field's type holds: raise it or leave it out"
-            );
-            assert!(
-                min <= greatest,
-                "`min` is more than the field's type holds, so that no value would fit: lower it"
-            );
+            if min < least {
+                return Some("`min` is less than the field's type holds: raise it or leave it out");
+            }
+            if min > greatest {
+                return Some(
+                    "`min` is more than the field's type holds, so that no value fits: lower it",
+                );
+            }
         }
         if let Some(max) = self.max {
-            assert!(
-                max <= greatest,
-                "`max` is more than the field's type holds: lower it or leave it out"
-            );
-            assert!(
-                max >= least,
-                "`max` is less than the field's type holds, so that no value would fit: raise it"
-            );
+            if max > greatest {
+                return Some("`max` is more than the field's type holds: lower it or leave it out");
+            }
+            if max < least {
+                return Some(
+                    "`max` is less than the field's type holds, so that no value fits: raise it",
+                );
+            }
         }
+        None
     }
 
     /// The shape of a field that the rule holds for.

@@ -68,7 +68,7 @@ pub mod __private {
     pub use crate::invalid::{check_read, check_written};
     pub use crate::{
         AggregateId, AggregateIdError, CodeList, Content, Contract, EncodeError, Event, FieldShape,
-        JsonValue, ObjectReader, ObjectWriter, Poison, Shape, Shapes, Snapshot, SnapshotText,
-        ToAggregateId, ValueWriter, Written,
+        Invalid, JsonValue, ObjectReader, ObjectWriter, Poison, Shape, Shapes, Snapshot,
+        SnapshotText, ToAggregateId, ValueWriter, Written,
     };
 }

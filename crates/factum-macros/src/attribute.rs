@@ -39,7 +39,10 @@ pub(crate) struct Argument {
 impl Parse for Argument {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
         // `crate` is a keyword.
-        let key = input.call(Ident::parse_any)?;
+        let key = input.call(Ident::parse_any).map_err(|error| {
+            let message = "a key belongs here: `key`, `key = …` or `key(…)`";
+            syn::Error::new(error.span(), message)
+        })?;
         let mut value = None;
         let mut inner = None;
         if input.peek(token::Paren) {
@@ -158,14 +161,21 @@ pub(crate) fn arguments(
 
 /// Reports every `#[serde(…)]`: it would look as if it changed the wire form, and it doesn't.
 pub(crate) fn refuse_serde(attributes: &[Attribute], errors: &mut Errors) {
+    let named = "a field is called on the wire as in Rust, in camelCase";
+    refuse_serde_where(attributes, named, errors);
+}
+
+/// The same, where `named` says how names on the wire come about.
+pub(crate) fn refuse_serde_where(attributes: &[Attribute], named: &str, errors: &mut Errors) {
     for attribute in attributes
         .iter()
         .filter(|attribute| attribute.path().is_ident("serde"))
     {
         errors.push(
             attribute.path().span(),
-            "serde attributes don't change how an event is written or read: remove it; a field is \
-             called on the wire as in Rust, in camelCase",
+            format!(
+                "serde attributes don't change how an event is written or read: remove it; {named}"
+            ),
         );
     }
 }

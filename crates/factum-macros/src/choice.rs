@@ -7,10 +7,13 @@ use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{DataEnum, DeriveInput, Fields, Ident, LitStr, Type, Variant};
 
-use crate::attribute::{Argument, Errors, arguments, refuse_serde};
+use crate::attribute::{Argument, Errors, arguments, refuse_serde_where};
 
 /// An error names so many values at most.
 const MAX_NAMES_IN_A_TEXT: usize = 20;
+
+const NAMED: &str = "a value on the wire is the variant's name in snake_case, or what \
+                     `#[snapshot(name = \"…\")]` says";
 
 /// An enum as it stands on the wire. After a mistake, incomplete.
 pub(crate) struct Choice<'a> {
@@ -25,13 +28,13 @@ impl<'a> Choice<'a> {
             let message = "a snapshot has one form on the wire: remove the generic parameters";
             errors.push(first.span(), message);
         }
-        refuse_serde(&input.attrs, errors);
+        refuse_serde_where(&input.attrs, NAMED, errors);
         let mut named: Vec<(&Ident, String)> = Vec::new();
         let mut other = None;
         for variant in &data.variants {
-            refuse_serde(&variant.attrs, errors);
+            refuse_serde_where(&variant.attrs, NAMED, errors);
             for field in &variant.fields {
-                refuse_serde(&field.attrs, errors);
+                refuse_serde_where(&field.attrs, NAMED, errors);
             }
             let (name, mark) = variant_arguments(variant, errors);
             if let Some(mark) = mark {

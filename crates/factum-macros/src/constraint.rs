@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 
 use proc_macro2::{Span, TokenStream};
-use quote::{format_ident, quote};
+use quote::{format_ident, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Expr, ExprLit, ExprUnary, Ident, Lit, LitStr, Type, UnOp};
@@ -110,18 +110,23 @@ impl Constraints {
     pub(crate) fn statics(&self, ty: &Type) -> TokenStream {
         let statics = self.0.iter().map(|constraint| {
             let Constraint {
+                key,
                 ident,
                 rule,
                 fits,
                 arguments,
                 ..
             } = constraint;
+            // Spanned to the key, where the compiler shows the text.
             let within = (rule == "WholeRange").then(|| {
-                quote! {
-                    const _: () = __factum::WholeRange::new(#arguments).assert_within(
+                quote_spanned! { *key =>
+                    const _: () = match __factum::WholeRange::new(#arguments).misfit(
                         <#ty as __factum::#fits>::LEAST,
                         <#ty as __factum::#fits>::GREATEST,
-                    );
+                    ) {
+                        ::core::option::Option::None => (),
+                        ::core::option::Option::Some(text) => ::core::panic!("{}", text),
+                    };
                 }
             });
             quote! {

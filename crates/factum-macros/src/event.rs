@@ -4,12 +4,12 @@ use proc_macro2::{Span, TokenStream};
 use quote::quote;
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{DeriveInput, ExprPath, Field, LitStr, Path, Type, parse_quote};
+use syn::{DeriveInput, Field, LitStr, Path, Type, parse_quote};
 
 use crate::attribute::{Errors, arguments};
 use crate::constraint::{self, Constraints, is_constraint};
 use crate::fields::{WireField, in_its_own_scope, named_fields, refuse_equal_names};
-use crate::hook;
+use crate::hook::Hook;
 use crate::names::{ENVELOPE_FIELDS, check_aggregate, check_kind, check_topic, names_aggregate};
 
 pub(crate) fn derive(input: &DeriveInput) -> TokenStream {
@@ -34,7 +34,7 @@ struct Declaration {
     aggregate: String,
     topic: String,
     restricted: bool,
-    validate: Option<ExprPath>,
+    validate: Hook,
 }
 
 impl Declaration {
@@ -44,7 +44,7 @@ impl Declaration {
         let mut aggregate = None;
         let mut topic = None;
         let mut restricted = false;
-        let mut validate = None;
+        let mut validate = Hook::default();
         let mut seen = Vec::new();
         let allowed = [
             "kind",
@@ -64,7 +64,7 @@ impl Declaration {
                 continue;
             }
             if key == "validate" {
-                validate = hook::function(&argument, errors);
+                validate = Hook::read(&argument, errors);
                 continue;
             }
             let text = argument.text(errors);
@@ -193,15 +193,16 @@ impl Declaration {
                 definitions: __collected.into_definitions(),
             }
         };
-        let validated = hook::check_written(self.validate.as_ref());
-        let read = hook::check_read(self.validate.as_ref(), quote! { Self { #(#reads)* } });
+        let function = self.validate.constant(&input.ident);
+        let validated = self.validate.check_written();
+        let read = self.validate.check_read(&quote! { Self { #(#reads)* } });
         let rules = fields
             .all
             .iter()
             .map(|field| field.constraints.statics(field.ty));
         self.wrap(
             input,
-            &quote! { #(#rules)* },
+            &quote! { #(#rules)* #function },
             &contract,
             &aggregate_id,
             &quote! { #(#writes)* #validated ::core::result::Result::Ok(()) },

@@ -3,52 +3,57 @@
 use proc_macro2::TokenStream;
 use quote::{quote, quote_spanned};
 use syn::spanned::Spanned;
-use syn::{Expr, ExprPath};
+use syn::{Expr, ExprPath, Ident};
 
 use crate::attribute::{Argument, Errors};
 
 const FORM: &str = "`validate` takes the path of a function, `fn(&Self) -> Result<(), Invalid>`: write \
                     `validate = path::to::function`";
 
-/// The function, if it is one.
-pub(crate) fn function(argument: &Argument, errors: &mut Errors) -> Option<ExprPath> {
-    match argument.value() {
-        Some(Expr::Path(path)) => Some(path.clone()),
-        Some(other) => {
-            errors.push(other.span(), FORM);
-            None
-        }
-        None => {
-            errors.push(argument.key.span(), FORM);
-            None
-        }
-    }
-}
+/// The function of `validate`, if there is one.
+#[derive(Default)]
+pub(crate) struct Hook(Option<ExprPath>);
 
-/// The statement that checks a value after its fields were written: so that the function, here as when
-/// reading, sees only values whose fields keep their own constraints.
-pub(crate) fn check_written(function: Option<&ExprPath>) -> TokenStream {
-    match function {
-        Some(function) => quote_spanned! { function.span() =>
-            __factum::check_written::<Self>(self, #function, __out.place())?;
-        },
-        None => TokenStream::new(),
+impl Hook {
+    pub(crate) fn read(argument: &Argument, errors: &mut Errors) -> Hook {
+        match argument.value() {
+            Some(Expr::Path(path)) => return Hook(Some(path.clone())),
+            Some(other) => errors.push(other.span(), FORM),
+            None => errors.push(argument.key.span(), FORM),
+        }
+        Hook(None)
     }
-}
 
-/// The expression of the result: `value` was read, and is checked.
-pub(crate) fn check_read(function: Option<&ExprPath>, value: TokenStream) -> TokenStream {
-    match function {
-        Some(function) => {
-            let check = quote_spanned! { function.span() =>
-                __factum::check_read::<Self>(&__read, #function, __from.place())?;
-            };
-            quote! {
-                let __read = #value;
-                #check
-                ::core::result::Result::Ok(__read)
+    /// A constant with the function, to stand beside the implementation: a function with another
+    /// signature is one error.
+    pub(crate) fn constant(&self, of: &Ident) -> TokenStream {
+        let constant = self.0.as_ref().map(|function| {
+            quote_spanned! { function.span() =>
+                const __VALIDATE: fn(&#of) -> ::core::result::Result<(), __factum::Invalid> =
+                    #function;
             }
+        });
+        quote! { #constant }
+    }
+
+    /// The statement that checks a value after its fields were written: so that the function, here as
+    /// when reading, sees only values whose fields keep their own constraints.
+    pub(crate) fn check_written(&self) -> TokenStream {
+        if self.0.is_none() {
+            return TokenStream::new();
         }
-        None => quote! { ::core::result::Result::Ok(#value) },
+        quote! { __factum::check_written(self, __VALIDATE, __out.place())?; }
+    }
+
+    /// The expression of the result: `value` was read, and is checked.
+    pub(crate) fn check_read(&self, value: &TokenStream) -> TokenStream {
+        if self.0.is_none() {
+            return quote! { ::core::result::Result::Ok(#value) };
+        }
+        quote! {
+            let __read = #value;
+            __factum::check_read(&__read, __VALIDATE, __from.place())?;
+            ::core::result::Result::Ok(__read)
+        }
     }
 }

@@ -3,6 +3,7 @@
 use proc_macro2::TokenStream;
 use quote::quote;
 use syn::ext::IdentExt;
+use syn::spanned::Spanned;
 use syn::{Attribute, Data, DataEnum, DeriveInput, Path, parse_quote};
 
 use crate::attribute::{Errors, arguments};
@@ -10,7 +11,7 @@ use crate::choice::Choice;
 use crate::constraint::{self, Constraints, is_constraint};
 use crate::event::crate_path;
 use crate::fields::{WireField, in_its_own_scope, named_fields, refuse_equal_names};
-use crate::hook;
+use crate::hook::Hook;
 
 pub(crate) fn derive(input: &DeriveInput) -> TokenStream {
     match &input.data {
@@ -22,11 +23,11 @@ pub(crate) fn derive(input: &DeriveInput) -> TokenStream {
 fn derive_object(input: &DeriveInput) -> TokenStream {
     let mut errors = Errors::default();
     let mut krate: Path = parse_quote!(::factum);
-    let mut validate = None;
+    let mut validate = Hook::default();
     let allowed = ["validate", "crate"];
     for argument in arguments(&input.attrs, "snapshot", &allowed, &mut errors).good {
         if argument.key == "validate" {
-            validate = hook::function(&argument, &mut errors);
+            validate = Hook::read(&argument, &mut errors);
             continue;
         }
         let text = argument.text(&mut errors);
@@ -63,12 +64,13 @@ fn derive_object(input: &DeriveInput) -> TokenStream {
         .iter()
         .map(|field| field.constraints.statics(field.ty));
     let name = input.ident.unraw().to_string();
-    let validated = hook::check_written(validate.as_ref());
-    let read = hook::check_read(validate.as_ref(), quote! { Self { #(#reads)* } });
+    let function = validate.constant(&input.ident);
+    let validated = validate.check_written();
+    let read = validate.check_read(&quote! { Self { #(#reads)* } });
     let implementation = Implementation {
         krate,
         expected: "an object".to_owned(),
-        rules: quote! { #(#rules)* },
+        rules: quote! { #(#rules)* #function },
         shape: quote! { __shapes.object::<Self>(#name, |__shapes| ::std::vec![#(#shapes)*]) },
         write: quote! {
             __out.object(|__out| {
@@ -120,7 +122,7 @@ fn refuse_event_attributes(attributes: &[Attribute], errors: &mut Errors) {
         .filter(|attribute| attribute.path().is_ident("event"))
     {
         let message = "this is a snapshot and no event: write `#[snapshot(…)]`";
-        errors.push(syn::spanned::Spanned::span(attribute.path()), message);
+        errors.push(attribute.path().span(), message);
     }
 }
 

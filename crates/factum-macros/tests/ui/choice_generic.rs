@@ -3,8 +3,8 @@ extern crate factum_event as factum;
 use factum_macros::Snapshot;
 
 #[derive(Snapshot)]
-pub enum Size {
-    Small,
+pub enum Status<T> {
+    Paid(T),
 }
 
 fn main() {}
