@@ -51,10 +51,18 @@ impl Parse for Argument {
             let arguments = Punctuated::<Argument, Token![,]>::parse_terminated(&content)?;
             inner = Some(arguments.into_iter().collect());
         } else if input.parse::<Option<Token![=]>>()?.is_some() {
-            value = Some(input.parse()?);
+            value = Some(ungrouped(input.parse()?));
         }
         Ok(Argument { key, value, inner })
     }
+}
+
+/// What a `$literal` of a macro by example stands for.
+fn ungrouped(mut value: Expr) -> Expr {
+    while let Expr::Group(group) = value {
+        value = *group.expr;
+    }
+    value
 }
 
 impl Argument {
