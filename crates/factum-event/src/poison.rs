@@ -140,9 +140,9 @@ impl FromStr for PoisonReason {
 /// ```
 ///
 /// A field that breaks a constraint names the rule, too:
-/// `invalid_field at $.sku: expected 1 to 40 characters (length)`.
+/// `invalid_field (length) at $.sku: expected 1 to 40 characters`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{reason} at {path}: expected {expected}{}", in_parentheses(*rule))]
+#[error("{reason}{} at {path}: expected {expected}", in_parentheses(*rule))]
 pub struct Poison {
     reason: PoisonReason,
     path: String,

@@ -413,7 +413,7 @@ fn a_reader_refuses_what_breaks_a_constraint_and_names_path_and_rule() {
         assert_eq!(poison.expected(), expected, "{path}");
         assert_eq!(
             poison.to_string(),
-            format!("invalid_field at {path}: expected {expected} ({rule})")
+            format!("invalid_field ({rule}) at {path}: expected {expected}")
         );
     }
 }
@@ -845,7 +845,7 @@ fn a_value_that_a_closed_enum_doesnt_name_is_poison() {
         assert_eq!(poison.rule(), Some("choice"));
         assert_eq!(
             poison.to_string(),
-            "invalid_field at $.state: expected one of \"packed\", \"handed_over\", \"LOST!\" (choice)"
+            "invalid_field (choice) at $.state: expected one of \"packed\", \"handed_over\", \"LOST!\""
         );
         assert!(!format!("{poison:?}").contains("canary"));
     }
