@@ -65,6 +65,12 @@ const RELAY: &str = "crates/factum-runtime/src/relay.rs";
 const RELAY_STORE: &str = "crates/factum-postgres/src/relay.rs";
 const PRODUCER: &str = "crates/factum-kafka/src/producer.rs";
 
+const CONSTRAINED_FIELDS: &str = "crates/factum-macros/src/fields.rs";
+const CONSTRAINT: &str = "crates/factum-event/src/constraint.rs";
+const ENCODE: &str = "crates/factum-event/src/encode.rs";
+
+const CONSTRAINTS: &str = "--test constraints";
+const CONSTRAINT_MODELS: &str = "--test constraint_models";
 const POSTGRES: &str = "--test postgres";
 const CONSUMER: &str = "--test consumer";
 const UNIT: &str = "--lib";
@@ -274,5 +280,49 @@ pub(crate) const PATCHES: &[Patch] = &[
         sound: "            Decoded::Poison(poison) => Item::DeadLetter {\n                reason: DeadLetterReason::Poison(poison.reason()),\n                poison: Some(poison),\n            },",
         broken: "            Decoded::Poison(_) => Item::Unknown,",
         catchers: &[Catcher::Cell("kill/poll.after")],
+    },
+    Patch {
+        name: "no-constraints-when-publishing",
+        what: "a value is written without a look at its field's constraints",
+        file: CONSTRAINED_FIELDS,
+        sound: "written = quote! {{ #checks #written }};",
+        broken: "let _ = checks;",
+        catchers: &[Catcher::Test {
+            target: POSTGRES,
+            name: "an_event_that_breaks_a_constraint_is_not_published",
+        }],
+    },
+    Patch {
+        name: "no-constraints-when-reading",
+        what: "a value is read without a look at its field's constraints",
+        file: CONSTRAINED_FIELDS,
+        sound: "                    #checks\n",
+        broken: "",
+        catchers: &[Catcher::Test {
+            target: CONSTRAINTS,
+            name: "a_reader_refuses_what_breaks_a_constraint_and_names_path_and_rule",
+        }],
+    },
+    Patch {
+        name: "pattern-of-a-part",
+        what: "a text passes when its beginning matches the pattern",
+        file: CONSTRAINT,
+        sound: "\"^(?:{})$\"",
+        broken: "\"^(?:{})\"",
+        catchers: &[Catcher::Test {
+            target: CONSTRAINT_MODELS,
+            name: "patterns_agree",
+        }],
+    },
+    Patch {
+        name: "other-of-a-named-value",
+        what: "a catch-all that holds a named value is written, and read back as that variant",
+        file: ENCODE,
+        sound: "if named.contains(&text) {",
+        broken: "if named.is_empty() && text.is_empty() {",
+        catchers: &[Catcher::Test {
+            target: CONSTRAINT_MODELS,
+            name: "choices_agree",
+        }],
     },
 ];
