@@ -17,6 +17,7 @@ use regex::Regex;
 use crate::amount::{Amount, PositiveAmount};
 use crate::contract::{AmountBound, CodeList, Shape};
 use crate::encode::EncodeError;
+use crate::number::MAX_SAFE_INTEGER;
 use crate::path::Path;
 use crate::poison::{Poison, PoisonReason};
 
@@ -341,10 +342,17 @@ impl WholeRange {
         WholeRange { min, max }
     }
 
-    /// What is wrong with the bounds for a type that holds the numbers from `least` to `greatest`: the
-    /// derives stop the build with it.
+    /// What is wrong with the bounds for a field that holds the numbers from `least` to `greatest`, and as a JSON
+    /// number those up to `greatest_number` to either side of 0: the derives stop the build with it.
     #[must_use]
-    pub const fn misfit(&self, least: i128, greatest: i128) -> Option<&'static str> {
+    pub const fn misfit(
+        &self,
+        least: i128,
+        greatest: i128,
+        greatest_number: i128,
+    ) -> Option<&'static str> {
+        const BEYOND_NUMBERS: &str = "a bound lies beyond 2^53-1, and no number on the wire does: bring it nearer \
+                                      to 0, leave it out, or declare the field as `text`";
         if let Some(min) = self.min {
             if min < least {
                 return Some("`min` is less than the field's type holds: raise it or leave it out");
@@ -353,6 +361,9 @@ impl WholeRange {
                 return Some(
                     "`min` is more than the field's type holds, so that no value fits: lower it",
                 );
+            }
+            if min < -greatest_number || min > greatest_number {
+                return Some(BEYOND_NUMBERS);
             }
         }
         if let Some(max) = self.max {
@@ -363,6 +374,9 @@ impl WholeRange {
                 return Some(
                     "`max` is less than the field's type holds, so that no value fits: raise it",
                 );
+            }
+            if max < -greatest_number || max > greatest_number {
+                return Some(BEYOND_NUMBERS);
             }
         }
         None
@@ -424,6 +438,8 @@ pub trait WholeRangeValue {
     const LEAST: i128;
     /// The greatest.
     const GREATEST: i128;
+    /// The greatest that stands on the wire as a number, and its opposite the least.
+    const GREATEST_NUMBER: i128 = i128::MAX;
 
     /// Checks every number that the value holds.
     ///
@@ -438,6 +454,7 @@ macro_rules! whole_range_of_integers {
         impl WholeRangeValue for $integer {
             const LEAST: i128 = <$integer>::MIN as i128;
             const GREATEST: i128 = <$integer>::MAX as i128;
+            const GREATEST_NUMBER: i128 = MAX_SAFE_INTEGER as i128;
 
             fn check(&self, rule: &WholeRange, at: Place<'_>) -> Result<(), Violation> {
                 rules::range::apply(&i128::from(*self), (rule.min, rule.max))
@@ -454,6 +471,7 @@ macro_rules! whole_range_of_non_zeros {
         impl WholeRangeValue for $non_zero {
             const LEAST: i128 = <$integer>::MIN as i128;
             const GREATEST: i128 = <$integer>::MAX as i128;
+            const GREATEST_NUMBER: i128 = MAX_SAFE_INTEGER as i128;
 
             fn check(&self, rule: &WholeRange, at: Place<'_>) -> Result<(), Violation> {
                 WholeRangeValue::check(&self.get(), rule, at)
@@ -708,7 +726,12 @@ macro_rules! through_containers {
 }
 
 through_containers!(TextValue, (), (R: TextRule), ());
-through_containers!(WholeRangeValue, (WholeRange), (), (LEAST, GREATEST));
+through_containers!(
+    WholeRangeValue,
+    (WholeRange),
+    (),
+    (LEAST, GREATEST, GREATEST_NUMBER)
+);
 through_containers!(DoubleRangeValue, (DoubleRange), (), ());
 through_containers!(AmountRangeValue, (AmountRange), (), ());
 

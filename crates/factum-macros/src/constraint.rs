@@ -106,8 +106,9 @@ impl Constraints {
         self.0.is_empty()
     }
 
-    /// The rules, to stand beside the implementation, so that reading and writing share them.
-    pub(crate) fn statics(&self, ty: &Type) -> TokenStream {
+    /// The rules, to stand beside the implementation, so that reading and writing share them. `as_text`
+    /// is whether an integer is written as text, and so has no limit as a number.
+    pub(crate) fn statics(&self, ty: &Type, as_text: bool) -> TokenStream {
         let statics = self.0.iter().map(|constraint| {
             let Constraint {
                 key,
@@ -119,10 +120,16 @@ impl Constraints {
             } = constraint;
             // Spanned to the key, where the compiler shows the text.
             let within = (rule == "WholeRange").then(|| {
+                let greatest_number = if as_text {
+                    quote! { ::core::primitive::i128::MAX }
+                } else {
+                    quote! { <#ty as __factum::#fits>::GREATEST_NUMBER }
+                };
                 quote_spanned! { *key =>
                     const _: () = match __factum::WholeRange::new(#arguments).misfit(
                         <#ty as __factum::#fits>::LEAST,
                         <#ty as __factum::#fits>::GREATEST,
+                        #greatest_number,
                     ) {
                         ::core::option::Option::None => (),
                         ::core::option::Option::Some(text) => ::core::panic!("{}", text),

@@ -196,10 +196,10 @@ impl Declaration {
         let function = self.validate.constant(&input.ident);
         let validated = self.validate.check_written();
         let read = self.validate.check_read(&quote! { Self { #(#reads)* } });
-        let rules = fields
-            .all
-            .iter()
-            .map(|field| field.constraints.statics(field.ty));
+        let rules = fields.all.iter().map(|field| {
+            let as_text = field.as_text || is_envelopes_own(field);
+            field.constraints.statics(field.ty, as_text)
+        });
         self.wrap(
             input,
             &quote! { #(#rules)* #function },

@@ -102,6 +102,11 @@ impl<'a> WireField<'a> {
         quote_spanned! { span => __factum::FieldShape::new(#name, #shape), }
     }
 
+    /// What stands beside the implementation: the rules of the constraints.
+    pub(crate) fn statics(&self) -> TokenStream {
+        self.constraints.statics(self.ty, self.as_text)
+    }
+
     /// The trait, and its functions that write and read.
     fn names(&self) -> (TokenStream, Ident, Ident) {
         let span = self.ty.span();
@@ -202,5 +207,41 @@ pub(crate) fn in_its_own_scope(krate: &syn::Path, implementation: &TokenStream) 
             use #krate::__private as __factum;
             #implementation
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use syn::parse_quote;
+
+    use super::*;
+
+    #[test]
+    fn a_field_without_constraints_costs_nothing_more() {
+        let plain: Field = parse_quote! { note: String };
+        let field = WireField::new(&plain, false).unwrap();
+        assert!(field.statics().is_empty());
+        let code = |tokens: TokenStream| tokens.to_string();
+        assert_eq!(
+            code(field.read()),
+            code(quote! {
+                note: __from.declared(
+                    "note",
+                    <String as __factum::Snapshot>::EXPECTED,
+                    <String as __factum::Snapshot>::absent,
+                    <String as __factum::Snapshot>::read,
+                )?,
+            })
+        );
+        assert_eq!(
+            code(field.write()),
+            code(quote! {
+                __out.declared(
+                    "note",
+                    <String as __factum::Snapshot>::is_absent(&self.note),
+                    |__value| <String as __factum::Snapshot>::write(&self.note, __value),
+                )?;
+            })
+        );
     }
 }

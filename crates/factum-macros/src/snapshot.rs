@@ -60,9 +60,7 @@ fn derive_object(input: &DeriveInput) -> TokenStream {
     let writes = fields.iter().map(WireField::write);
     let reads = fields.iter().map(WireField::read);
     let shapes = fields.iter().map(WireField::shape);
-    let rules = fields
-        .iter()
-        .map(|field| field.constraints.statics(field.ty));
+    let rules = fields.iter().map(|field| field.statics());
     let name = input.ident.unraw().to_string();
     let function = validate.constant(&input.ident);
     let validated = validate.check_written();

@@ -11,6 +11,8 @@ pub struct OrderConfirmed {
     pub level: u8,
     #[event(range(min = -1))]
     pub count: u32,
+    #[event(range(max = 9_007_199_254_740_992))]
+    pub number: Option<u64>,
 }
 
 fn main() {}
