@@ -4,7 +4,7 @@
 //! A domain crate needs nothing else. Start at [`Event`].
 //!
 //! - [`Event`], [`Occurred`], [`Envelope`]: an event, with its time, with its id.
-//! - [`Snapshot`]: what may stand in an event.
+//! - [`Snapshot`]: what may stand in an event; [`Personal`]: what tells something of a person.
 //! - [`EventId`], [`EventType`], [`AggregateId`], [`Amount`], [`Money`], [`Currency`]: its parts.
 //! - [`Contract`], [`Shape`]: what it looks like on the wire.
 //! - [`Registry`], [`Decoded`], [`Poison`]: from bytes to an event, in three outcomes.
@@ -28,6 +28,7 @@ mod money;
 mod number;
 mod outcome;
 mod path;
+mod personal;
 mod poison;
 mod read;
 mod snapshot;
@@ -47,6 +48,7 @@ pub use event_type::{EventType, EventTypeError};
 pub use handler_error::HandlerError;
 pub use money::{Money, MoneyError};
 pub use outcome::{DeadLetterReason, Failure, Outcome, Retry, decide};
+pub use personal::Personal;
 pub use poison::{Poison, PoisonReason, UnknownReason};
 pub use read::{JsonValue, ObjectReader};
 pub use snapshot::{Snapshot, SnapshotText};
@@ -56,6 +58,9 @@ pub use trace_context::{TraceContext, TraceContextError};
 #[doc(hidden)]
 pub mod __private {
     pub use crate::contract::in_envelope;
+    pub use crate::personal::{
+        as_text, concatenate, first_personal, length_of, personal_at, personal_place,
+    };
     pub use crate::{
         AggregateId, AggregateIdError, Content, Contract, EncodeError, Event, FieldShape,
         JsonValue, ObjectReader, ObjectWriter, Poison, Shape, Shapes, Snapshot, SnapshotText,

@@ -55,6 +55,16 @@ impl Parse for Argument {
 }
 
 impl Argument {
+    /// What stands behind the `=`.
+    pub(crate) fn value(&self) -> Option<&Expr> {
+        self.value.as_ref()
+    }
+
+    /// What stands in the parentheses.
+    pub(crate) fn inner(&self) -> &[Argument] {
+        self.inner.as_deref().unwrap_or_default()
+    }
+
     /// The text of `key = "text"`.
     pub(crate) fn text(&self, errors: &mut Errors) -> Option<LitStr> {
         match &self.value {

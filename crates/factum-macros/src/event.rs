@@ -1,23 +1,33 @@
 //! `derive(Event)`
 
-use proc_macro2::{Span, TokenStream};
+use proc_macro2::TokenStream;
 use quote::quote;
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{DeriveInput, Field, LitStr, Path, Type, parse_quote};
+use syn::{DeriveInput, Field, Ident, LitStr, Path, Type, parse_quote};
 
 use crate::attribute::{Errors, arguments};
-use crate::fields::{WireField, in_its_own_scope, named_fields, refuse_equal_names};
+use crate::fields::{
+    Carrier, Claims, WireField, check_contents, in_its_own_scope, named_fields, refuse_equal_names,
+};
 use crate::names::{ENVELOPE_FIELDS, check_aggregate, check_kind, check_topic, names_aggregate};
+use crate::past_tense;
+use crate::reason::check_reason;
 
 pub(crate) fn derive(input: &DeriveInput) -> TokenStream {
     let mut errors = Errors::default();
     let declaration = Declaration::read(input, &mut errors);
     let fields = named_fields(input, "an event", &mut errors);
     let fields = EventFields::read(input, &fields, &mut errors);
+    let carrier = Carrier::Event {
+        ident: &input.ident,
+        topic: &declaration.topic,
+        restricted: declaration.restricted,
+    };
+    let assertions = check_contents(&fields.all, &carrier, &mut errors);
 
     match errors.into_compile_errors() {
-        None => declaration.implement(input, &fields),
+        None => declaration.implement(input, &fields, &assertions),
         Some(errors) => {
             let empty = declaration.implement_emptily(input);
             quote! { #errors #empty }
@@ -41,6 +51,8 @@ impl Declaration {
         let mut aggregate = None;
         let mut topic = None;
         let mut restricted = false;
+        let mut name = None;
+        let mut because = None;
         let mut seen = Vec::new();
         let allowed = [
             "kind",
@@ -48,6 +60,9 @@ impl Declaration {
             "topic",
             "restricted",
             "unlocked",
+            "name",
+            "because",
+            "validate",
             "crate",
         ];
         let arguments = arguments(&input.attrs, "event", &allowed, errors);
@@ -58,11 +73,16 @@ impl Declaration {
                 restricted |= key == "restricted";
                 continue;
             }
+            if key == "validate" {
+                continue;
+            }
             let text = argument.text(errors);
             match key.as_str() {
                 "kind" => kind = text.filter(|text| good(text, check_kind, errors)),
                 "aggregate" => aggregate = text.filter(|text| good(text, check_aggregate, errors)),
                 "topic" => topic = text.filter(|text| good(text, check_topic, errors)),
+                "name" => name = Some((argument.key.clone(), text)),
+                "because" => because = Some((argument.key.clone(), text)),
                 _ => {
                     if let Some(path) = text.and_then(|text| crate_path(&text, errors)) {
                         krate = path;
@@ -92,17 +112,33 @@ impl Declaration {
             );
             errors.push(kind.span(), message);
         }
+        let named = past_tense::Named {
+            ident: &input.ident,
+            name: input.ident.unraw().to_string(),
+            kind: kind.as_ref(),
+            aggregate: aggregate.as_ref().map(LitStr::value),
+            // After a mistake too: then it is what has to be mended.
+            excepted: name.is_some() || because.is_some(),
+        };
+        check_exception(&named, name, because, errors);
+        past_tense::check(&named, errors);
         let value = |text: Option<LitStr>| text.map(|text| text.value()).unwrap_or_default();
         Declaration {
             krate,
             kind: value(kind),
             aggregate: value(aggregate),
             topic: value(topic),
-            restricted,
+            // Nobody knows what an attribute holds that can't be read.
+            restricted: restricted || arguments.unreadable,
         }
     }
 
-    fn implement(&self, input: &DeriveInput, fields: &EventFields<'_>) -> TokenStream {
+    fn implement(
+        &self,
+        input: &DeriveInput,
+        fields: &EventFields<'_>,
+        assertions: &TokenStream,
+    ) -> TokenStream {
         let aggregate_id = match &fields.aggregate_id {
             Some(field) => {
                 let (ident, ty) = (field.ident, field.ty);
@@ -173,6 +209,7 @@ impl Declaration {
             &aggregate_id,
             &quote! { #(#writes)* ::core::result::Result::Ok(()) },
             &quote! { ::core::result::Result::Ok(Self { #(#reads)* }) },
+            assertions,
         )
     }
 
@@ -183,7 +220,7 @@ impl Declaration {
             return TokenStream::new();
         }
         let body = quote! { ::core::unreachable!() };
-        self.wrap(input, &body, &body, &body, &body)
+        self.wrap(input, &body, &body, &body, &body, &TokenStream::new())
     }
 
     fn wrap(
@@ -193,6 +230,7 @@ impl Declaration {
         aggregate_id: &TokenStream,
         write: &TokenStream,
         read: &TokenStream,
+        assertions: &TokenStream,
     ) -> TokenStream {
         let Declaration {
             krate,
@@ -232,8 +270,49 @@ impl Declaration {
                     #read
                 }
             }
+
+            #assertions
         };
         in_its_own_scope(krate, &implementation)
+    }
+}
+
+/// `name = "…", because = "…"`: the name stays as it is, for a reason.
+fn check_exception(
+    named: &past_tense::Named<'_>,
+    name: Option<(Ident, Option<LitStr>)>,
+    because: Option<(Ident, Option<LitStr>)>,
+    errors: &mut Errors,
+) {
+    match (&name, &because) {
+        (Some((key, _)), None) => {
+            let message = "`name` excepts the struct's name from the past tense, and that needs a reason: add \
+                           `because = \"…\"` (EVT-1)";
+            errors.push(key.span(), message);
+        }
+        (None, Some((key, _))) => {
+            let message = format!(
+                "`because` is the reason for an exception: add `name = \"{}\"`, the name that stays as it is \
+                 (EVT-1)",
+                named.name
+            );
+            errors.push(key.span(), message);
+        }
+        _ => {}
+    }
+    if let Some((_, Some(text))) = &name
+        && text.value() != named.name
+    {
+        let message = format!(
+            "the exception is for \"{}\", and the struct is called `{}`: does the reason still hold? Then write \
+             `name = \"{1}\"` (EVT-1)",
+            text.value(),
+            named.name
+        );
+        errors.push(text.span(), message);
+    }
+    if let Some((_, Some(text))) = &because {
+        check_reason("because", text, errors);
     }
 }
 
@@ -275,18 +354,9 @@ impl<'a> EventFields<'a> {
         let mut all = Vec::new();
         let mut aggregate_id: Option<WireField<'a>> = None;
         for field in fields {
-            let mut as_text = false;
-            let mut mark: Option<Span> = None;
-            let allowed = ["aggregate_id", "text"];
-            for argument in arguments(&field.attrs, "event", &allowed, errors).good {
-                argument.check_flag(errors);
-                if argument.key == "text" {
-                    as_text = true;
-                } else {
-                    mark = Some(argument.key.span());
-                }
-            }
-            let Some(wire) = WireField::new(field, as_text) else {
+            let claims = Claims::read(field, "event", errors);
+            let mark = claims.aggregate_id;
+            let Some(wire) = WireField::new(field, claims) else {
                 continue;
             };
             if let Some(mark) = mark {
@@ -302,7 +372,7 @@ impl<'a> EventFields<'a> {
                     );
                     errors.push(mark, message);
                 } else {
-                    aggregate_id = WireField::new(field, as_text);
+                    aggregate_id = WireField::new(field, Claims::default());
                 }
             }
             let is_envelopes_own = mark.is_some() && wire.name == "aggregateId";

@@ -1,13 +1,115 @@
 //! The fields of an event or a snapshot, and the code that writes and reads them.
 
-use proc_macro2::TokenStream;
+use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Data, DeriveInput, Field, Fields, Ident, Type};
 
-use crate::attribute::{Errors, refuse_serde};
+use crate::attribute::{Errors, arguments, refuse_serde};
+use crate::constraint::{CONSTRAINTS, keeps_integers_safe};
 use crate::names::wire_name;
+use crate::reason::check_reason;
+use crate::{foreign, numbers, personal};
+
+/// The struct whose fields are looked at.
+pub(crate) enum Carrier<'a> {
+    Event {
+        ident: &'a Ident,
+        /// Empty after a mistake.
+        topic: &'a str,
+        restricted: bool,
+    },
+    Snapshot {
+        ident: &'a Ident,
+    },
+}
+
+impl Carrier<'_> {
+    pub(crate) fn ident(&self) -> &Ident {
+        match self {
+            Carrier::Event { ident, .. } | Carrier::Snapshot { ident } => ident,
+        }
+    }
+
+    /// The name of its attribute.
+    pub(crate) fn attribute(&self) -> &'static str {
+        match self {
+            Carrier::Event { .. } => "event",
+            Carrier::Snapshot { .. } => "snapshot",
+        }
+    }
+}
+
+/// What a field's attribute says of it.
+#[derive(Default)]
+pub(crate) struct Claims {
+    /// Where `aggregate_id` stands.
+    pub(crate) aggregate_id: Option<Span>,
+    pub(crate) text: bool,
+    /// A float is right here, for a reason.
+    pub(crate) float: bool,
+    /// The field is about no person, for a reason.
+    pub(crate) not_personal: bool,
+    /// A range keeps integers within what JavaScript holds.
+    pub(crate) has_safe_range: bool,
+}
+
+impl Claims {
+    /// Reads `#[event(…)]` or `#[snapshot(…)]` of a field.
+    pub(crate) fn read(field: &Field, attribute: &'static str, errors: &mut Errors) -> Claims {
+        let mut claims = Claims::default();
+        let mut allowed = vec!["text", "float", "not_personal"];
+        if attribute == "event" {
+            allowed.insert(0, "aggregate_id");
+        }
+        allowed.extend(CONSTRAINTS);
+        for argument in arguments(&field.attrs, attribute, &allowed, errors).good {
+            let key = argument.key.to_string();
+            match key.as_str() {
+                "aggregate_id" => {
+                    argument.check_flag(errors);
+                    claims.aggregate_id = Some(argument.key.span());
+                }
+                "text" => {
+                    argument.check_flag(errors);
+                    claims.text = true;
+                }
+                "float" | "not_personal" => {
+                    if let Some(reason) = argument.text(errors) {
+                        check_reason(&key, &reason, errors);
+                    }
+                    // Also after a mistake: one is enough.
+                    if key == "float" {
+                        claims.float = true;
+                    } else {
+                        claims.not_personal = true;
+                    }
+                }
+                "range" => claims.has_safe_range = keeps_integers_safe(&argument, &field.ty),
+                _ => {}
+            }
+        }
+        claims
+    }
+}
+
+/// Reports what may not stand in an event or a snapshot; what only types tell is asked for by the code that is
+/// returned.
+pub(crate) fn check_contents(
+    fields: &[WireField<'_>],
+    carrier: &Carrier<'_>,
+    errors: &mut Errors,
+) -> TokenStream {
+    let mut assertions = TokenStream::new();
+    for field in fields {
+        if !foreign::check(field.ty, errors) {
+            assertions.extend(personal::check(field, carrier, errors));
+            assertions.extend(numbers::check(field, carrier, errors));
+        }
+    }
+    assertions
+}
 
 /// One field and how it stands on the wire.
 pub(crate) struct WireField<'a> {
@@ -16,16 +118,18 @@ pub(crate) struct WireField<'a> {
     pub(crate) name: String,
     /// Declared by `#[event(text)]`.
     pub(crate) as_text: bool,
+    pub(crate) claims: Claims,
 }
 
 impl<'a> WireField<'a> {
-    pub(crate) fn new(field: &'a Field, as_text: bool) -> Option<WireField<'a>> {
+    pub(crate) fn new(field: &'a Field, claims: Claims) -> Option<WireField<'a>> {
         let ident = field.ident.as_ref()?;
         Some(WireField {
             ident,
             ty: &field.ty,
             name: wire_name(ident),
-            as_text,
+            as_text: claims.text,
+            claims,
         })
     }
 

@@ -8,10 +8,19 @@ use proc_macro::TokenStream;
 use syn::{DeriveInput, parse_macro_input};
 
 mod attribute;
+mod constraint;
 mod event;
 mod fields;
+mod foreign;
 mod names;
+mod numbers;
+mod past_tense;
+mod personal;
+mod reason;
 mod snapshot;
+mod verbs;
+mod wire_type;
+mod words;
 
 /// Makes a struct an event.
 ///

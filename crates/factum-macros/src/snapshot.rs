@@ -7,12 +7,19 @@ use syn::{DeriveInput, Path, parse_quote};
 
 use crate::attribute::{Errors, arguments};
 use crate::event::crate_path;
-use crate::fields::{WireField, in_its_own_scope, named_fields, refuse_equal_names};
+use crate::fields::{
+    Carrier, Claims, WireField, check_contents, in_its_own_scope, named_fields, refuse_equal_names,
+};
+use crate::personal;
 
 pub(crate) fn derive(input: &DeriveInput) -> TokenStream {
     let mut errors = Errors::default();
     let mut krate: Path = parse_quote!(::factum);
-    for argument in arguments(&input.attrs, "snapshot", &["crate"], &mut errors).good {
+    let allowed = ["crate", "validate"];
+    for argument in arguments(&input.attrs, "snapshot", &allowed, &mut errors).good {
+        if argument.key == "validate" {
+            continue;
+        }
         let text = argument.text(&mut errors);
         if let Some(path) = text.and_then(|text| crate_path(&text, &mut errors)) {
             krate = path;
@@ -20,13 +27,14 @@ pub(crate) fn derive(input: &DeriveInput) -> TokenStream {
     }
     let mut fields = Vec::new();
     for field in named_fields(input, "a snapshot", &mut errors) {
-        let flags = arguments(&field.attrs, "snapshot", &["text"], &mut errors).good;
-        for flag in &flags {
-            flag.check_flag(&mut errors);
-        }
-        fields.extend(WireField::new(field, !flags.is_empty()));
+        let claims = Claims::read(field, "snapshot", &mut errors);
+        fields.extend(WireField::new(field, claims));
     }
     refuse_equal_names(&fields, &mut errors);
+    let carrier = Carrier::Snapshot {
+        ident: &input.ident,
+    };
+    let assertions = check_contents(&fields, &carrier, &mut errors);
 
     match errors.into_compile_errors() {
         None => {
@@ -34,9 +42,17 @@ pub(crate) fn derive(input: &DeriveInput) -> TokenStream {
             let reads = fields.iter().map(WireField::read);
             let shapes = fields.iter().map(WireField::shape);
             let name = input.ident.unraw().to_string();
+            let personal = personal::content(&fields, &input.ident);
             implement(
                 &krate,
                 input,
+                &quote! {
+                    const CONTENT: __factum::Content = __factum::Content {
+                        personal: #personal,
+                        ..__factum::Content::PLAIN
+                    };
+                },
+                &assertions,
                 &quote! {
                     __shapes.object::<Self>(#name, |__shapes| ::std::vec![#(#shapes)*])
                 },
@@ -55,7 +71,8 @@ pub(crate) fn derive(input: &DeriveInput) -> TokenStream {
         Some(errors) if input.generics.params.is_empty() => {
             // Type-checks and never runs: nothing else shall complain that this is no snapshot.
             let body = quote! { ::core::unreachable!() };
-            let empty = implement(&krate, input, &body, &body, &body);
+            let nothing = TokenStream::new();
+            let empty = implement(&krate, input, &nothing, &nothing, &body, &body, &body);
             quote! { #errors #empty }
         }
         Some(errors) => errors,
@@ -65,6 +82,8 @@ pub(crate) fn derive(input: &DeriveInput) -> TokenStream {
 fn implement(
     krate: &Path,
     input: &DeriveInput,
+    content: &TokenStream,
+    assertions: &TokenStream,
     shape: &TokenStream,
     write: &TokenStream,
     read: &TokenStream,
@@ -74,6 +93,7 @@ fn implement(
         #[automatically_derived]
         impl __factum::Snapshot for #ident {
             const EXPECTED: &'static str = "an object";
+            #content
 
             fn shape(__shapes: &mut __factum::Shapes) -> __factum::Shape {
                 #shape
@@ -92,6 +112,8 @@ fn implement(
                 #read
             }
         }
+
+        #assertions
     };
     in_its_own_scope(krate, &implementation)
 }
