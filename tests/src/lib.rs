@@ -61,6 +61,7 @@ macro_rules! entry_on_topic {
             pub(crate) struct Posted {
                 #[event(aggregate_id)]
                 pub(crate) account: String,
+                #[event(range(min = 0, max = 9_007_199_254_740_991))]
                 pub(crate) seq: u64,
                 pub(crate) note: String,
             }

@@ -23,7 +23,9 @@ use uuid::Uuid;
 struct OrderConfirmed {
     #[event(aggregate_id)]
     order_ref: String,
+    #[event(range(min = -9_007_199_254_740_991, max = 9_007_199_254_740_991))]
     customer_id: i64,
+    #[event(float = "a scale measures it")]
     weight: f64,
     total: Money,
     note: Option<String>,
@@ -213,7 +215,7 @@ fn listing_fault_10_nul_is_not_written() {
     )]
     struct OrderNoted {
         #[event(aggregate_id)]
-        order_id: u64,
+        order_id: u32,
         notes: BTreeMap<String, Option<bool>>,
     }
     let noted = |key: &str| OrderNoted {
@@ -596,7 +598,7 @@ fn what_readers_refuse_for_size_or_depth_is_not_written() {
     )]
     struct ThingNested {
         #[event(aggregate_id)]
-        thing_id: u64,
+        thing_id: u32,
         inner: Nested,
     }
     let nested = |levels: usize| {

@@ -16,6 +16,11 @@ impl Errors {
         self.add(syn::Error::new(span, message));
     }
 
+    /// With the span of all the tokens.
+    pub(crate) fn push_on(&mut self, tokens: impl quote::ToTokens, message: impl std::fmt::Display) {
+        self.add(syn::Error::new_spanned(tokens, message));
+    }
+
     pub(crate) fn add(&mut self, error: syn::Error) {
         match &mut self.0 {
             Some(errors) => errors.combine(error),

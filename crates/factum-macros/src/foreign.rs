@@ -1,6 +1,5 @@
 //! EVT-X2: types that no event carries, where their names say what should stand there instead.
 
-use syn::spanned::Spanned;
 use syn::{PathSegment, Type};
 
 use crate::attribute::Errors;
@@ -35,7 +34,7 @@ pub(crate) fn check(ty: &Type, errors: &mut Errors) -> bool {
                 && named(key).is_some_and(|key| is_plain_key(key))
             {
                 let mend = "in JSON the keys of an object are text: write `BTreeMap<String, _>`";
-                errors.push(key.span(), format!("{mend} (EVT-X2)"));
+                errors.push_on(key, format!("{mend} (EVT-X2)"));
                 return true;
             }
             let holder = (segments.len() > 1).then(|| segments[0].ident.to_string());
@@ -51,7 +50,7 @@ pub(crate) fn check(ty: &Type, errors: &mut Errors) -> bool {
         }
         _ => return false,
     };
-    errors.push(ty.span(), format!("{mend} (EVT-X2)"));
+    errors.push_on(ty, format!("{mend} (EVT-X2)"));
     true
 }
 

@@ -42,7 +42,7 @@ mod words;
 ///
 /// #[derive(Debug, Snapshot)]
 /// struct OrderItem {
-///     product_id: u64,
+///     product_id: u32,
 ///     quantity: u32,
 /// }
 ///
@@ -80,7 +80,7 @@ pub fn derive_event(input: TokenStream) -> TokenStream {
 ///
 /// #[derive(Debug, Snapshot)]
 /// struct OrderItem {
-///     product_id: u64,
+///     product_id: u32,
 ///     #[snapshot(text)] // "0.123456789012345678901" keeps every digit
 ///     unit_price: Amount,
 ///     note: Option<String>,

@@ -33,7 +33,7 @@ pub(crate) fn check(field: &WireField<'_>, carrier: &Carrier<'_>, errors: &mut E
              `#[{attribute}(float = \"…\")]` (listing fault 9)"
         );
         if is_one_of(&["f64"]) {
-            errors.push(innermost(ty).span(), message);
+            errors.push_on(innermost(ty), message);
         } else if !is_known && !names_itself(ty, carrier.ident()) {
             assertions.extend(quote_spanned! { ty.span() =>
                 const _: () = if <#ty as __factum::Snapshot>::CONTENT.float {
@@ -53,7 +53,7 @@ pub(crate) fn check(field: &WireField<'_>, carrier: &Carrier<'_>, errors: &mut E
              {MAX_SAFE_INTEGER}))]`, or take 32 bits (listing fault 9)"
         );
         if is_one_of(&["u64", "i64", "NonZeroU64", "NonZeroI64"]) {
-            errors.push(innermost(ty).span(), message);
+            errors.push_on(innermost(ty), message);
         } else if !is_known && !names_itself(ty, carrier.ident()) {
             assertions.extend(quote_spanned! { ty.span() =>
                 const _: () = if <#ty as __factum::Snapshot>::CONTENT.large_integer {

@@ -88,7 +88,7 @@ pub(crate) fn check(field: &WireField<'_>, carrier: &Carrier<'_>, errors: &mut E
         topic_noun(topic)
     );
     if marked {
-        errors.push(ty.span(), format!("`{name}` is personal data, and {mend}"));
+        errors.push_on(ty, format!("`{name}` is personal data, and {mend}"));
     } else if !is_plain(ty) {
         let (before, after) = (
             format!("`{name}` holds personal data, `"),

@@ -22,14 +22,14 @@ mod domain {
     pub struct OrderConfirmed {
         #[event(aggregate_id)]
         pub aggregate_id: u64,
-        pub __out: u64,
+        pub __out: u32,
         pub from: Item,
     }
 
     #[derive(Snapshot)]
     #[snapshot(crate = "factum")]
     pub struct Item {
-        pub out: u64,
+        pub out: u32,
     }
 }
 
