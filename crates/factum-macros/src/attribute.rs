@@ -128,7 +128,10 @@ pub(crate) fn arguments(
         .filter(|attribute| attribute.path().is_ident(name))
     {
         let Meta::List(list) = &attribute.meta else {
-            let message = format!("write `#[{name}({})]`", allowed.join(", "));
+            let message = format!(
+                "`#[{name}]` says nothing: it takes `{}` here, in parentheses",
+                allowed.join("`, `")
+            );
             errors.push(attribute.path().span(), message);
             unreadable = true;
             continue;

@@ -29,7 +29,7 @@ pub(crate) fn derive(input: &DeriveInput) -> TokenStream {
     match errors.into_compile_errors() {
         None => declaration.implement(input, &fields, &assertions),
         Some(errors) => {
-            let empty = declaration.implement_emptily(input);
+            let empty = declaration.implement_emptily(input, &assertions);
             quote! { #errors #empty }
         }
     }
@@ -214,13 +214,13 @@ impl Declaration {
     }
 
     /// An implementation that type-checks and never runs, since the mistake stops the build: so that
-    /// nothing else complains that the struct is no event.
-    fn implement_emptily(&self, input: &DeriveInput) -> TokenStream {
+    /// nothing else complains that the struct is no event. What only the types show is reported all the same.
+    fn implement_emptily(&self, input: &DeriveInput, assertions: &TokenStream) -> TokenStream {
         if !input.generics.params.is_empty() {
             return TokenStream::new();
         }
         let body = quote! { ::core::unreachable!() };
-        self.wrap(input, &body, &body, &body, &body, &TokenStream::new())
+        self.wrap(input, &body, &body, &body, &body, assertions)
     }
 
     fn wrap(

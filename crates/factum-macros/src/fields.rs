@@ -51,8 +51,8 @@ pub(crate) struct Claims {
     pub(crate) float: bool,
     /// The field is about no person, for a reason.
     pub(crate) not_personal: bool,
-    /// A range keeps integers within what JavaScript holds.
-    pub(crate) has_safe_range: bool,
+    /// Whether its range keeps integers within what JavaScript holds.
+    pub(crate) range_is_safe: Option<bool>,
 }
 
 impl Claims {
@@ -86,7 +86,7 @@ impl Claims {
                         claims.not_personal = true;
                     }
                 }
-                "range" => claims.has_safe_range = keeps_integers_safe(&argument, &field.ty),
+                "range" => claims.range_is_safe = Some(keeps_integers_safe(&argument, &field.ty)),
                 _ => {}
             }
         }

@@ -54,6 +54,11 @@ pub(crate) fn check(ty: &Type, errors: &mut Errors) -> bool {
     true
 }
 
+/// Whether [`check`] reports the type.
+pub(crate) fn is_foreign(ty: &Type) -> bool {
+    check(ty, &mut Errors::default())
+}
+
 fn is_plain_key(key: &PathSegment) -> bool {
     const KEYS: &[&str] = &[
         "u8", "u16", "u32", "u64", "u128", "usize", "i8", "i16", "i32", "i64", "i128", "isize", "Uuid", "char", "bool",

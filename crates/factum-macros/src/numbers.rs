@@ -36,6 +36,7 @@ pub(crate) fn check(field: &WireField<'_>, carrier: &Carrier<'_>, errors: &mut E
             errors.push_on(innermost(ty), message);
         } else if !is_known && !names_itself(ty, carrier.ident()) {
             assertions.extend(quote_spanned! { ty.span() =>
+                #[allow(clippy::panic, clippy::manual_assert)]
                 const _: () = if <#ty as __factum::Snapshot>::CONTENT.float {
                     ::core::panic!("{}", #message)
                 };
@@ -44,18 +45,28 @@ pub(crate) fn check(field: &WireField<'_>, carrier: &Carrier<'_>, errors: &mut E
     }
     // As text in the envelope, whatever it is.
     let is_envelopes_own = matches!(carrier, Carrier::Event { .. }) && field.name == "aggregateId";
-    if !field.as_text && !is_envelopes_own && !field.claims.has_safe_range {
+    if !field.as_text && !is_envelopes_own && field.claims.range_is_safe != Some(true) {
         let signed = is_one_of(&["i64", "NonZeroI64"]);
-        let min = if signed { -MAX_SAFE_INTEGER } else { 1 };
-        let message = format!(
-            "`{name}` holds an integer of 64 bits, and beyond {MAX_SAFE_INTEGER} JavaScript reads another one: write \
-             it as text, `#[{attribute}(text)]`, or keep it below, `#[{attribute}(range(min = {min}, max = \
-             {MAX_SAFE_INTEGER}))]`, or take 32 bits (listing fault 9)"
-        );
+        let min = if signed { -MAX_SAFE_INTEGER } else { 0 };
+        let range = format!("`#[{attribute}(range(min = {min}, max = {MAX_SAFE_INTEGER}))]`");
+        let message = if field.claims.range_is_safe.is_some() {
+            format!(
+                "the range of `{name}` reaches further than JavaScript's integers, beyond which it reads another \
+                 one: end it on both sides within {range}, or write the integer as text, `#[{attribute}(text)]` \
+                 (listing fault 9)"
+            )
+        } else {
+            format!(
+                "`{name}` holds an integer of 64 bits, and beyond {MAX_SAFE_INTEGER} JavaScript reads another one: \
+                 write it as text, `#[{attribute}(text)]`, or keep it within a range, {range}, or take 32 bits \
+                 (listing fault 9)"
+            )
+        };
         if is_one_of(&["u64", "i64", "NonZeroU64", "NonZeroI64"]) {
             errors.push_on(innermost(ty), message);
         } else if !is_known && !names_itself(ty, carrier.ident()) {
             assertions.extend(quote_spanned! { ty.span() =>
+                #[allow(clippy::panic, clippy::manual_assert)]
                 const _: () = if <#ty as __factum::Snapshot>::CONTENT.large_integer {
                     ::core::panic!("{}", #message)
                 };

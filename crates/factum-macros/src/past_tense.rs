@@ -32,8 +32,8 @@ pub(crate) fn check(named: &Named<'_>, errors: &mut Errors) {
     // The type may be right where the name is not; then it says what the name should be.
     let guess = middle
         .as_ref()
-        .filter(|middle| past_tense(middle).is_ok())
         .map(|middle| with_aggregate(named.aggregate.as_deref(), middle))
+        .filter(|fact| past_tense(fact).is_ok())
         .or_else(|| guess(&name))
         // Only what would pass is worth saying.
         .filter(|guess| past_tense(guess).is_ok());
@@ -64,9 +64,9 @@ pub(crate) fn check(named: &Named<'_>, errors: &mut Errors) {
     let least = if named.excepted { 1 } else { verb.unwrap_or(1) };
     let shared = ending(&name, &middle.concat());
     if verb.is_err() && !named.excepted {
-        if past_tense(middle).is_err() {
+        if past_tense(&with_aggregate(Some(aggregate), middle)).is_err() {
             let example = guess.as_deref().map_or_else(
-                || format!("such as \"{aggregate}.confirmed.v{kind_version}\""),
+                || format!("what happened, as in \"{aggregate}.confirmed.v{kind_version}\""),
                 |guess| format!("\"{}\"", kind_of(guess, aggregate, kind_version)),
             );
             let message = format!(

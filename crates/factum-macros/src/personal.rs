@@ -1,13 +1,14 @@
 //! EVT-X3, SEC-3: personal data stands in `Personal<T>`, and that on restricted topics only.
 
 use proc_macro2::TokenStream;
-use quote::quote_spanned;
+use quote::{quote, quote_spanned};
 use syn::Type;
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 
 use crate::attribute::Errors;
 use crate::fields::{Carrier, WireField};
+use crate::foreign;
 use crate::wire_type::{innermost, is_plain, named, names_itself, says_personal};
 use crate::words::{ending, words};
 
@@ -66,18 +67,30 @@ pub(crate) fn check(field: &WireField<'_>, carrier: &Carrier<'_>, errors: &mut E
     let name = field.ident.unraw().to_string();
     let ty = field.ty;
 
-    if !marked && !field.claims.not_personal && !is_flag(ty) && means_personal_data(&name) {
-        let message = name_message(&name, carrier);
+    if lacks_mark(field, &name) {
         if is_plain(ty) {
-            errors.push(field.ident.span(), message);
+            errors.push(field.ident.span(), name_message(&name, "write `Personal<String>`", carrier));
         } else if !names_itself(ty, carrier.ident()) {
             // A snapshot of the user's own, which may hold it in `Personal<T>` inside.
+            let shown = named(innermost(ty)).map_or_else(
+                || "its type".to_owned(),
+                |segment| format!("`{}`", segment.ident),
+            );
+            let mend = format!("mark with `Personal<…>` what is personal in {shown}, which marks nothing");
+            let message = name_message(&name, &mend, carrier);
             assertions.extend(quote_spanned! { field.ident.span() =>
+                #[allow(clippy::panic, clippy::manual_assert)]
                 const _: () = if <#ty as __factum::Snapshot>::CONTENT.personal.is_none() {
                     ::core::panic!("{}", #message)
                 };
             });
         }
+    }
+    if marked && let Some(mark) = field.claims.aggregate_id {
+        let message = "the aggregate id is the key of every record and stands in logs, where no personal data \
+                       belongs: take an id that was made up, and carry the personal data in another field \
+                       (PROD-2, SEC-3)";
+        errors.push(mark, message);
     }
     let Carrier::Event { topic, restricted: false, .. } = carrier else {
         return assertions;
@@ -95,6 +108,7 @@ pub(crate) fn check(field: &WireField<'_>, carrier: &Carrier<'_>, errors: &mut E
             format!("`, and {mend}"),
         );
         assertions.extend(quote_spanned! { ty.span() =>
+            #[allow(clippy::panic, clippy::manual_assert)]
             const _: () = {
                 const PARTS: [&::core::primitive::str; 3] = [
                     #before,
@@ -113,18 +127,34 @@ pub(crate) fn check(field: &WireField<'_>, carrier: &Carrier<'_>, errors: &mut E
 }
 
 /// The expression of `Content::personal` for a snapshot of these fields.
+///
+/// A field that lacks its `Personal<T>` is taken as if it had it: that mistake is reported in its place, and shall not
+/// be one more wherever the snapshot is used.
 pub(crate) fn content(fields: &[WireField<'_>], own: &syn::Ident) -> TokenStream {
     let found = fields
         .iter()
-        .filter(|field| !is_plain(field.ty) && !names_itself(field.ty, own))
-        .map(|field| {
+        .filter(|field| !names_itself(field.ty, own))
+        .filter_map(|field| {
             let ty = field.ty;
-            let place = format!("{}.{}", own.unraw(), field.ident.unraw());
-            quote_spanned! { ty.span() =>
-                __factum::personal_at(#place, <#ty as __factum::Snapshot>::CONTENT),
+            let name = field.ident.unraw().to_string();
+            let place = format!("{}.{name}", own.unraw());
+            if says_personal(ty) || lacks_mark(field, &name) {
+                return Some(quote! { ::core::option::Option::Some(#place), });
             }
+            let known = is_plain(ty) || foreign::is_foreign(ty);
+            (!known).then(|| quote_spanned! { ty.span() =>
+                __factum::personal_at(#place, <#ty as __factum::Snapshot>::CONTENT),
+            })
         });
-    quote::quote! { __factum::first_personal(&[#(#found)*]) }
+    quote! { __factum::first_personal(&[#(#found)*]) }
+}
+
+/// Whether the field is personal data by its name, and neither marked nor excepted.
+fn lacks_mark(field: &WireField<'_>, name: &str) -> bool {
+    !says_personal(field.ty)
+        && !field.claims.not_personal
+        && !is_flag(field.ty)
+        && means_personal_data(name)
 }
 
 /// A flag tells whether there is such a thing, and not which.
@@ -181,25 +211,25 @@ fn topic_noun(topic: &str) -> String {
     }
 }
 
-fn name_message(name: &str, carrier: &Carrier<'_>) -> String {
+/// `mend` completes "on a topic that few may read, …".
+fn name_message(name: &str, mend: &str, carrier: &Carrier<'_>) -> String {
     let exception = |attribute: &str| {
         format!("if it is about no person, say why: `#[{attribute}(not_personal = \"…\")]` (EVT-X3, SEC-3)")
     };
     match carrier {
         Carrier::Event { topic, restricted: false, .. } => format!(
             "by its name `{name}` is personal data, and everyone may read {}: leave it out and carry an id, such \
-             as `customer_id`; on a topic that few may read, write `Personal<String>` and add `restricted` to \
-             `#[event(…)]`; {}",
+             as `customer_id`; on a topic that few may read, {mend}, and add `restricted` to `#[event(…)]`; {}",
             topic_noun(topic),
             exception("event")
         ),
         Carrier::Event { .. } => format!(
-            "by its name `{name}` is personal data: write `Personal<String>`, which no log shows; {}",
+            "by its name `{name}` is personal data: {mend}; {}",
             exception("event")
         ),
         Carrier::Snapshot { .. } => format!(
-            "by its name `{name}` is personal data: leave it out and carry an id, or write `Personal<String>`, \
-             which only events of a restricted topic may carry; {}",
+            "by its name `{name}` is personal data: leave it out and carry an id, or, for events of a restricted \
+             topic, {mend}; {}",
             exception("snapshot")
         ),
     }

@@ -36,22 +36,23 @@ pub(crate) fn derive(input: &DeriveInput) -> TokenStream {
     };
     let assertions = check_contents(&fields, &carrier, &mut errors);
 
+    let personal = personal::content(&fields, &input.ident);
+    let content = quote! {
+        const CONTENT: __factum::Content = __factum::Content {
+            personal: #personal,
+            ..__factum::Content::PLAIN
+        };
+    };
     match errors.into_compile_errors() {
         None => {
             let writes = fields.iter().map(WireField::write);
             let reads = fields.iter().map(WireField::read);
             let shapes = fields.iter().map(WireField::shape);
             let name = input.ident.unraw().to_string();
-            let personal = personal::content(&fields, &input.ident);
             implement(
                 &krate,
                 input,
-                &quote! {
-                    const CONTENT: __factum::Content = __factum::Content {
-                        personal: #personal,
-                        ..__factum::Content::PLAIN
-                    };
-                },
+                &content,
                 &assertions,
                 &quote! {
                     __shapes.object::<Self>(#name, |__shapes| ::std::vec![#(#shapes)*])
@@ -69,10 +70,10 @@ pub(crate) fn derive(input: &DeriveInput) -> TokenStream {
             )
         }
         Some(errors) if input.generics.params.is_empty() => {
-            // Type-checks and never runs: nothing else shall complain that this is no snapshot.
+            // Type-checks and never runs: nothing else shall complain that this is no snapshot. What only the types
+            // show is reported all the same.
             let body = quote! { ::core::unreachable!() };
-            let nothing = TokenStream::new();
-            let empty = implement(&krate, input, &nothing, &nothing, &body, &body, &body);
+            let empty = implement(&krate, input, &content, &assertions, &body, &body, &body);
             quote! { #errors #empty }
         }
         Some(errors) => errors,
