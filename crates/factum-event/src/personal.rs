@@ -73,7 +73,7 @@ impl<T> fmt::Debug for Personal<T> {
 impl<T: Snapshot> Snapshot for Personal<T> {
     const EXPECTED: &'static str = T::EXPECTED;
     const CONTENT: Content = Content {
-        personal: Some("Personal"),
+        personal: Some("Personal<T>"),
         ..T::CONTENT
     };
 
@@ -222,10 +222,18 @@ mod tests {
     #[test]
     fn every_holder_of_personal_data_says_so() {
         assert!(<Personal<String> as Snapshot>::CONTENT.personal.is_some());
-        assert!(<Option<Vec<Box<Personal<u8>>>> as Snapshot>::CONTENT.personal.is_some());
+        assert!(
+            <Option<Vec<Box<Personal<u8>>>> as Snapshot>::CONTENT
+                .personal
+                .is_some()
+        );
         type Labels = std::collections::BTreeMap<String, Personal<String>>;
         assert!(Labels::CONTENT.personal.is_some());
-        assert!(<Option<Vec<String>> as Snapshot>::CONTENT.personal.is_none());
+        assert!(
+            <Option<Vec<String>> as Snapshot>::CONTENT
+                .personal
+                .is_none()
+        );
         // What else it holds is still to be declared.
         assert!(<Personal<f64> as Snapshot>::CONTENT.float);
         assert!(<Personal<u64> as Snapshot>::CONTENT.large_integer);
@@ -238,7 +246,7 @@ mod tests {
             ..Content::PLAIN
         };
         assert_eq!(
-            personal_at("Customer.email", with(Some("Personal"))),
+            personal_at("Customer.email", with(Some("Personal<T>"))),
             Some("Customer.email")
         );
         assert_eq!(
@@ -246,7 +254,10 @@ mod tests {
             Some("Customer.email")
         );
         assert_eq!(personal_at("Order.note", with(None)), None);
-        assert_eq!(first_personal(&[None, Some("A.b"), Some("C.d")]), Some("A.b"));
+        assert_eq!(
+            first_personal(&[None, Some("A.b"), Some("C.d")]),
+            Some("A.b")
+        );
         assert_eq!(first_personal(&[]), None);
     }
 

@@ -17,7 +17,11 @@ impl Errors {
     }
 
     /// With the span of all the tokens.
-    pub(crate) fn push_on(&mut self, tokens: impl quote::ToTokens, message: impl std::fmt::Display) {
+    pub(crate) fn push_on(
+        &mut self,
+        tokens: impl quote::ToTokens,
+        message: impl std::fmt::Display,
+    ) {
         self.add(syn::Error::new_spanned(tokens, message));
     }
 
@@ -53,7 +57,7 @@ impl Parse for Argument {
             let arguments = Punctuated::<Argument, Token![,]>::parse_terminated(&content)?;
             inner = Some(arguments.into_iter().collect());
         } else if input.parse::<Option<Token![=]>>()?.is_some() {
-            value = Some(input.parse()?);
+            value = Some(ungrouped(input.parse()?));
         }
         Ok(Argument { key, value, inner })
     }
@@ -103,6 +107,14 @@ impl Argument {
                 format!("`{}` takes no parentheses: remove them", self.key),
             );
         }
+    }
+}
+
+/// What a `macro_rules!` put in as one token.
+fn ungrouped(value: Expr) -> Expr {
+    match value {
+        Expr::Group(group) => ungrouped(*group.expr),
+        value => value,
     }
 }
 

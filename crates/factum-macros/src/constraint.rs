@@ -22,8 +22,15 @@ pub(crate) fn keeps_integers_safe(range: &Argument, ty: &Type) -> bool {
 
 fn integer(value: &Expr) -> Option<i128> {
     match value {
-        Expr::Lit(ExprLit { lit: Lit::Int(digits), .. }) => digits.base10_parse().ok(),
-        Expr::Unary(ExprUnary { op: UnOp::Neg(_), expr, .. }) => Some(-integer(expr)?),
+        Expr::Lit(ExprLit {
+            lit: Lit::Int(digits),
+            ..
+        }) => digits.base10_parse().ok(),
+        Expr::Unary(ExprUnary {
+            op: UnOp::Neg(_),
+            expr,
+            ..
+        }) => Some(-integer(expr)?),
         _ => None,
     }
 }

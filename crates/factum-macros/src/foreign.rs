@@ -17,7 +17,9 @@ pub(crate) fn check(ty: &Type, errors: &mut Errors) -> bool {
             Some(segment) if segment.ident == "str" => {
                 "an event owns its values, so that it can be read back: write `String`"
             }
-            _ => "an event owns its values, so that it can be read back: write the type without `&`",
+            _ => {
+                "an event owns its values, so that it can be read back: write the type without `&`"
+            }
         },
         Type::Tuple(_) => {
             "in an event every value has a name, so that more can be added later: write a struct with \
@@ -61,7 +63,8 @@ pub(crate) fn is_foreign(ty: &Type) -> bool {
 
 fn is_plain_key(key: &PathSegment) -> bool {
     const KEYS: &[&str] = &[
-        "u8", "u16", "u32", "u64", "u128", "usize", "i8", "i16", "i32", "i64", "i128", "isize", "Uuid", "char", "bool",
+        "u8", "u16", "u32", "u64", "u128", "usize", "i8", "i16", "i32", "i64", "i128", "isize",
+        "Uuid", "char", "bool",
     ];
     KEYS.iter().any(|name| key.ident == name)
 }
@@ -73,8 +76,10 @@ fn known(ty: &PathSegment, holder: Option<&str>) -> Option<&'static str> {
     const INSTANT: &str = "an event's times are `time::OffsetDateTime`, an instant: write that";
     const DATE: &str = "an event's dates are `time::Date`: write that";
     const LOCAL: &str = "a time without an offset is a different instant to each reader: write `time::OffsetDateTime`";
-    const CLOCK: &str = "this is a clock's reading, which no other machine can read: write `time::OffsetDateTime`";
-    const SHARED: &str = "an event owns its values, so that it can be read back: write the type itself";
+    const CLOCK: &str =
+        "this is a clock's reading, which no other machine can read: write `time::OffsetDateTime`";
+    const SHARED: &str =
+        "an event owns its values, so that it can be read back: write the type itself";
     const MONEY: &str = "an exact decimal in an event is an `Amount`, and `Money` with its currency: write one of them";
     const UNORDERED: &str = "the order of a set or a hash map differs from run to run, and equal events must have equal \
                              bytes: write `Vec` or `BTreeMap<String, _>`";
@@ -86,12 +91,20 @@ fn known(ty: &PathSegment, holder: Option<&str>) -> Option<&'static str> {
     let has_arguments = !ty.arguments.is_none();
     let from = |holders: &[&str]| holder.is_some_and(|holder| holders.contains(&holder));
     let mend = match name.as_str() {
-        "f32" => "a float of 32 bits is another number in JSON: write `Amount` for money and other exact values, or `f64` \
-                  with `float = \"…\"` for what is measured",
-        "usize" => "the size of a `usize` differs from machine to machine: write `u32`, or `u64` as text",
-        "isize" => "the size of an `isize` differs from machine to machine: write `i32`, or `i64` as text",
-        "u128" | "i128" => "no other language reads an integer of 128 bits: write `Uuid` if it is an id, or `Amount` with \
-                            `text`",
+        "f32" => {
+            "a float of 32 bits is another number in JSON: write `Amount` for money and other exact values, or `f64` \
+                  with `float = \"…\"` for what is measured"
+        }
+        "usize" => {
+            "the size of a `usize` differs from machine to machine: write `u32`, or `u64` as text"
+        }
+        "isize" => {
+            "the size of an `isize` differs from machine to machine: write `i32`, or `i64` as text"
+        }
+        "u128" | "i128" => {
+            "no other language reads an integer of 128 bits: write `Uuid` if it is an id, or `Amount` with \
+                            `text`"
+        }
         "char" => "in JSON a character is a text: write `String`",
         "str" => "an event owns its values, so that it can be read back: write `String`",
         "HashMap" | "HashSet" | "BTreeSet" | "IndexMap" | "IndexSet" => UNORDERED,
@@ -109,10 +122,16 @@ fn known(ty: &PathSegment, holder: Option<&str>) -> Option<&'static str> {
         "Value" | "Map" | "RawValue" if from(&["serde_json"]) => JSON,
         "PgRow" | "SqliteRow" | "MySqlRow" | "AnyRow" => ROW,
         "Row" if from(&["sqlx", "tokio_postgres", "postgres", "rusqlite"]) => ROW,
-        "Json" if from(&["sqlx"]) => "`sqlx::types::Json` is a column's form: write the type inside it",
-        "PathBuf" | "OsString" => "a path means nothing on another machine: write a `String`, such as a URL",
+        "Json" if from(&["sqlx"]) => {
+            "`sqlx::types::Json` is a column's form: write the type inside it"
+        }
+        "PathBuf" | "OsString" => {
+            "a path means nothing on another machine: write a `String`, such as a URL"
+        }
         "Url" if from(&["url"]) => "a URL is a text in an event: write `String`",
-        "Bytes" | "BytesMut" if from(&["bytes"]) => "JSON has no bytes: write a `String` in base64, or publish a reference",
+        "Bytes" | "BytesMut" if from(&["bytes"]) => {
+            "JSON has no bytes: write a `String` in base64, or publish a reference"
+        }
         _ => return None,
     };
     Some(mend)

@@ -13,7 +13,11 @@ use crate::wire_type::{innermost, is_plain, named, names_itself};
 const MAX_SAFE_INTEGER: i128 = (1 << 53) - 1;
 
 /// Reports what the spelling tells; what only the types tell is asked for by the code that is returned.
-pub(crate) fn check(field: &WireField<'_>, carrier: &Carrier<'_>, errors: &mut Errors) -> TokenStream {
+pub(crate) fn check(
+    field: &WireField<'_>,
+    carrier: &Carrier<'_>,
+    errors: &mut Errors,
+) -> TokenStream {
     let mut assertions = TokenStream::new();
     let ty = field.ty;
     let name = field.ident.unraw().to_string();
@@ -79,11 +83,11 @@ pub(crate) fn check(field: &WireField<'_>, carrier: &Carrier<'_>, errors: &mut E
 /// Whether integers between the bounds are the same in JavaScript. An absent lower bound is no bound; that of an
 /// unsigned type is its own.
 pub(crate) fn is_safe(min: Option<i128>, max: Option<i128>, ty: &syn::Type) -> bool {
-    let is_unsigned = named(innermost(ty)).is_some_and(|segment| {
-        segment.ident == "u64" || segment.ident == "NonZeroU64"
-    });
+    let is_unsigned = named(innermost(ty))
+        .is_some_and(|segment| segment.ident == "u64" || segment.ident == "NonZeroU64");
     let min = min.or(is_unsigned.then_some(0));
-    min.is_some_and(|min| min >= -MAX_SAFE_INTEGER) && max.is_some_and(|max| max <= MAX_SAFE_INTEGER)
+    min.is_some_and(|min| min >= -MAX_SAFE_INTEGER)
+        && max.is_some_and(|max| max <= MAX_SAFE_INTEGER)
 }
 
 #[cfg(test)]
@@ -109,9 +113,78 @@ mod tests {
     }
 
     #[test]
+    fn listing_fault_09_what_a_number_would_lose_does_not_compile() {
+        let refused = |ty: &str, attribute: &str| {
+            let ty: syn::Type = syn::parse_str(ty).unwrap();
+            let attribute: Vec<syn::Attribute> = match attribute {
+                "" => Vec::new(),
+                inner => {
+                    let inner: proc_macro2::TokenStream = inner.parse().unwrap();
+                    vec![parse_quote!(#[snapshot(#inner)])]
+                }
+            };
+            let derived = crate::snapshot::derive(&parse_quote! {
+                struct Item { #(#attribute)* value: #ty }
+            });
+            derived.to_string().contains("compile_error")
+        };
+        for ty in [
+            "f64",
+            "Option<f64>",
+            "Vec<Vec<f64>>",
+            "BTreeMap<String, Box<f64>>",
+        ] {
+            assert!(refused(ty, ""), "{ty}");
+            assert!(!refused(ty, "float = \"a scale measures it\""), "{ty}");
+        }
+        for ty in [
+            "u64",
+            "i64",
+            "NonZeroU64",
+            "NonZeroI64",
+            "Option<u64>",
+            "std::vec::Vec<Option<i64>>",
+        ] {
+            assert!(refused(ty, ""), "{ty}");
+            assert!(!refused(ty, "text"), "{ty}");
+            assert!(
+                !refused(
+                    ty,
+                    "range(min = -9_007_199_254_740_991, max = 9007199254740991)"
+                ),
+                "{ty}"
+            );
+            assert!(
+                refused(ty, "range(min = 1, max = 9007199254740992)"),
+                "{ty}"
+            );
+            assert!(refused(ty, "range(min = 1)"), "{ty}");
+            assert!(refused(ty, "float = \"a scale measures it\""), "{ty}");
+        }
+        for ty in [
+            "u32",
+            "i32",
+            "Amount",
+            "Money",
+            "Option<NonZeroU32>",
+            "Vec<u8>",
+            "bool",
+            "String",
+        ] {
+            assert!(!refused(ty, ""), "{ty}");
+        }
+    }
+
+    #[test]
     fn the_limit_is_the_cores() {
         use factum_event::{Shape, Shapes, Snapshot as _};
         let shape = u64::shape(&mut Shapes::default());
-        assert!(matches!(shape, Shape::Integer { max: MAX_SAFE_INTEGER, .. }));
+        assert!(matches!(
+            shape,
+            Shape::Integer {
+                max: MAX_SAFE_INTEGER,
+                ..
+            }
+        ));
     }
 }

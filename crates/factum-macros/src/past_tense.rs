@@ -290,7 +290,99 @@ mod tests {
             ("EventV2", "event", Some("2")),
         ] {
             let (words, found) = without_suffixes(words(name));
-            assert_eq!((words.join(" ").as_str(), found.as_deref()), (rest, version), "{name}");
+            assert_eq!(
+                (words.join(" ").as_str(), found.as_deref()),
+                (rest, version),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_type_has_the_words_that_the_name_ends_with() {
+        for (name, kind, good) in [
+            ("OrderConfirmed", "order.confirmed.v1", true),
+            ("OrderConfirmed", "order.order-confirmed.v1", true),
+            ("OrderConfirmedEvent", "order.confirmed.v1", true),
+            ("OrderConfirmedV2", "order.confirmed.v2", true),
+            ("OrderConfirmed", "order.confirmed.v2", true),
+            ("Confirmed", "order.confirmed.v1", true),
+            ("OrderPaidOut", "order.paid-out.v1", true),
+            ("OrderPaidOut", "order.paid_out.v1", true),
+            ("OrderPaidOut", "order.paidout.v1", true),
+            ("OrderPutOnHold", "order.put-on-hold.v1", true),
+            ("OrderPaymentFailed", "order.payment-failed.v1", true),
+            ("OrderPaymentFailed", "order.failed.v1", true),
+            ("PaymentFailed", "order.payment-failed.v1", true),
+            ("OrderReset", "order.reset.v1", true),
+            ("PasswordReset", "order.password-reset.v1", true),
+            ("OrderLevel2Reached", "order.level2-reached.v1", true),
+            ("OrderConfirmed", "order.paid.v1", false),
+            ("OrderConfirmed", "order.confirm.v1", false),
+            ("OrderConfirmed", "order.firmed.v1", false),
+            ("OrderConfirmed", "order.reconfirmed.v1", false),
+            ("OrderPaidOut", "order.paid.v1", false),
+            ("OrderPaidOut", "order.out.v1", false),
+            ("OrderPaidOut", "order.id-out.v1", false),
+            ("OrderConfirmedV2", "order.confirmed.v1", false),
+            ("OrderConfirmedEventV3", "order.confirmed.v2", false),
+            ("OrderConfirmed", "order.cancelled-confirmed.v1", false),
+        ] {
+            assert_eq!(faults(name, kind, false).is_empty(), good, "{name} {kind}");
+        }
+        // Excepted from the tense, and from nothing else.
+        assert!(faults("OrderNeed", "order.need.v1", true).is_empty());
+        assert!(!faults("OrderNeed", "order.wish.v1", true).is_empty());
+        assert!(!faults("OrderNeedV2", "order.need.v1", true).is_empty());
+    }
+
+    fn faults(name: &str, kind: &str, excepted: bool) -> String {
+        let kind = LitStr::new(kind, proc_macro2::Span::call_site());
+        let named = Named {
+            ident: &Ident::new(name, proc_macro2::Span::call_site()),
+            name: name.to_owned(),
+            kind: Some(&kind),
+            aggregate: Some("Order".to_owned()),
+            excepted,
+        };
+        let mut errors = Errors::default();
+        check(&named, &mut errors);
+        errors
+            .into_compile_errors()
+            .map(|errors| errors.to_string())
+            .unwrap_or_default()
+    }
+
+    #[test]
+    fn a_type_that_is_wrong_is_told_the_right_one() {
+        for (name, kind, told) in [
+            ("OrderConfirmed", "order.paid.v1", "order.confirmed.v1"),
+            ("OrderPaidOut", "order.paid.v3", "order.paid-out.v3"),
+            (
+                "PaymentFailed",
+                "order.failure.v1",
+                "order.payment-failed.v1",
+            ),
+            ("ConfirmOrder", "order.confirm.v2", "order.confirmed.v2"),
+            (
+                "ConfirmOrder",
+                "order.confirm.v2",
+                "call it `OrderConfirmed`",
+            ),
+            (
+                "OrderStatement",
+                "order.confirmed.v1",
+                "call it `OrderConfirmed`",
+            ),
+            (
+                "OrderStatement",
+                "order.payment-failed.v1",
+                "call it `OrderPaymentFailed`",
+            ),
+            ("Reset", "order.statement.v1", "`PasswordReset`"),
+        ] {
+            let faults = faults(name, kind, false);
+            assert!(faults.contains(told), "{name} {kind}: {faults}");
         }
     }
 

@@ -61,7 +61,11 @@ const TRANSPARENT: &str = "
 const FLAGS: &str = "is has had was were can should must needs num count";
 
 /// Reports what the spelling tells; what only the types tell is asked for by the code that is returned.
-pub(crate) fn check(field: &WireField<'_>, carrier: &Carrier<'_>, errors: &mut Errors) -> TokenStream {
+pub(crate) fn check(
+    field: &WireField<'_>,
+    carrier: &Carrier<'_>,
+    errors: &mut Errors,
+) -> TokenStream {
     let mut assertions = TokenStream::new();
     let marked = says_personal(field.ty);
     let name = field.ident.unraw().to_string();
@@ -69,14 +73,18 @@ pub(crate) fn check(field: &WireField<'_>, carrier: &Carrier<'_>, errors: &mut E
 
     if lacks_mark(field, &name) {
         if is_plain(ty) {
-            errors.push(field.ident.span(), name_message(&name, "write `Personal<String>`", carrier));
+            errors.push(
+                field.ident.span(),
+                name_message(&name, "write `Personal<String>`", carrier),
+            );
         } else if !names_itself(ty, carrier.ident()) {
             // A snapshot of the user's own, which may hold it in `Personal<T>` inside.
             let shown = named(innermost(ty)).map_or_else(
                 || "its type".to_owned(),
                 |segment| format!("`{}`", segment.ident),
             );
-            let mend = format!("mark with `Personal<…>` what is personal in {shown}, which marks nothing");
+            let mend =
+                format!("mark with `Personal<…>` what is personal in {shown}, which marks nothing");
             let message = name_message(&name, &mend, carrier);
             assertions.extend(quote_spanned! { field.ident.span() =>
                 #[allow(clippy::panic, clippy::manual_assert)]
@@ -86,13 +94,24 @@ pub(crate) fn check(field: &WireField<'_>, carrier: &Carrier<'_>, errors: &mut E
             });
         }
     }
+    if marked && field.claims.not_personal {
+        let message = format!(
+            "`{name}` is marked as personal data and excepted as none: remove `Personal` or `not_personal` (SEC-3)"
+        );
+        errors.push(field.ident.span(), message);
+    }
     if marked && let Some(mark) = field.claims.aggregate_id {
         let message = "the aggregate id is the key of every record and stands in logs, where no personal data \
                        belongs: take an id that was made up, and carry the personal data in another field \
                        (PROD-2, SEC-3)";
         errors.push(mark, message);
     }
-    let Carrier::Event { topic, restricted: false, .. } = carrier else {
+    let Carrier::Event {
+        topic,
+        restricted: false,
+        ..
+    } = carrier
+    else {
         return assertions;
     };
     let mend = format!(
@@ -142,8 +161,10 @@ pub(crate) fn content(fields: &[WireField<'_>], own: &syn::Ident) -> TokenStream
                 return Some(quote! { ::core::option::Option::Some(#place), });
             }
             let known = is_plain(ty) || foreign::is_foreign(ty);
-            (!known).then(|| quote_spanned! { ty.span() =>
-                __factum::personal_at(#place, <#ty as __factum::Snapshot>::CONTENT),
+            (!known).then(|| {
+                quote_spanned! { ty.span() =>
+                    __factum::personal_at(#place, <#ty as __factum::Snapshot>::CONTENT),
+                }
             })
         });
     quote! { __factum::first_personal(&[#(#found)*]) }
@@ -176,7 +197,10 @@ fn means_personal_data(name: &str) -> bool {
     }
     let mut words: Vec<String> = words
         .iter()
-        .map(|word| word.trim_end_matches(|c: char| c.is_ascii_digit()).to_owned())
+        .map(|word| {
+            word.trim_end_matches(|c: char| c.is_ascii_digit())
+                .to_owned()
+        })
         .filter(|word| !word.is_empty())
         .collect();
     loop {
@@ -214,10 +238,16 @@ fn topic_noun(topic: &str) -> String {
 /// `mend` completes "on a topic that few may read, …".
 fn name_message(name: &str, mend: &str, carrier: &Carrier<'_>) -> String {
     let exception = |attribute: &str| {
-        format!("if it is about no person, say why: `#[{attribute}(not_personal = \"…\")]` (EVT-X3, SEC-3)")
+        format!(
+            "if it is about no person, say why: `#[{attribute}(not_personal = \"…\")]` (EVT-X3, SEC-3)"
+        )
     };
     match carrier {
-        Carrier::Event { topic, restricted: false, .. } => format!(
+        Carrier::Event {
+            topic,
+            restricted: false,
+            ..
+        } => format!(
             "by its name `{name}` is personal data, and everyone may read {}: leave it out and carry an id, such \
              as `customer_id`; on a topic that few may read, {mend}, and add `restricted` to `#[event(…)]`; {}",
             topic_noun(topic),

@@ -41,7 +41,12 @@ mod tests {
         ] {
             let text = LitStr::new(text, proc_macro2::Span::call_site());
             let mut errors = Errors::default();
-            assert_eq!(check_reason("float", &text, &mut errors), told, "{}", text.value());
+            assert_eq!(
+                check_reason("float", &text, &mut errors),
+                told,
+                "{}",
+                text.value()
+            );
             assert_eq!(errors.into_compile_errors().is_none(), told);
         }
     }

@@ -12,9 +12,33 @@ pub(crate) enum Standing {
 
 /// What may follow the verb and belong to it. The empty one is none.
 pub(crate) const PARTICLES: &[&str] = &[
-    "", "ahead", "along", "apart", "around", "aside", "away", "back", "down", "forth",
-    "forward", "in", "off", "on", "out", "over", "through", "together", "under", "up", "with", "for review",
-    "in full", "in part", "in transit", "on hold", "to sender",
+    "",
+    "ahead",
+    "along",
+    "apart",
+    "around",
+    "aside",
+    "away",
+    "back",
+    "down",
+    "forth",
+    "forward",
+    "in",
+    "off",
+    "on",
+    "out",
+    "over",
+    "through",
+    "together",
+    "under",
+    "up",
+    "with",
+    "for review",
+    "in full",
+    "in part",
+    "in transit",
+    "on hold",
+    "to sender",
 ];
 
 /// Verbs that are irregular: the verb, its past, its participle. Where there are several, all stand there.
@@ -254,7 +278,8 @@ const IN_EED: &str = "
 
 /// Prefixes before an irregular verb: `overpaid`, `rewritten`, `resent`. `un` is not among them: `unpaid` is a state.
 const PREFIXES: &[&str] = &[
-    "re", "over", "under", "out", "mis", "fore", "pre", "up", "inter", "co", "auto", "counter", "cross",
+    "re", "over", "under", "out", "mis", "fore", "pre", "up", "inter", "co", "auto", "counter",
+    "cross",
 ];
 
 /// Verbs that events are often named for, to guess what was meant: the verb, its past, and nouns for it.

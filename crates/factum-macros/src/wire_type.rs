@@ -47,9 +47,34 @@ pub(crate) fn innermost(ty: &Type) -> &Type {
 /// look at what the compiler knows.
 pub(crate) fn is_plain(ty: &Type) -> bool {
     const PLAIN: &[&str] = &[
-        "bool", "String", "u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64", "f64", "NonZeroU8", "NonZeroU16",
-        "NonZeroU32", "NonZeroU64", "NonZeroI8", "NonZeroI16", "NonZeroI32", "NonZeroI64", "Uuid", "Date",
-        "OffsetDateTime", "Amount", "PositiveAmount", "Money", "Currency", "EventId", "AggregateId",
+        "bool",
+        "String",
+        "u8",
+        "u16",
+        "u32",
+        "u64",
+        "i8",
+        "i16",
+        "i32",
+        "i64",
+        "f64",
+        "NonZeroU8",
+        "NonZeroU16",
+        "NonZeroU32",
+        "NonZeroU64",
+        "NonZeroI8",
+        "NonZeroI16",
+        "NonZeroI32",
+        "NonZeroI64",
+        "Uuid",
+        "Date",
+        "OffsetDateTime",
+        "Amount",
+        "PositiveAmount",
+        "Money",
+        "Currency",
+        "EventId",
+        "AggregateId",
     ];
     !says_personal(ty)
         && named(innermost(ty)).is_some_and(|segment| {
@@ -96,8 +121,12 @@ mod tests {
         assert_eq!(bottom(parse_quote!(Option)), "Option");
         assert_eq!(bottom(parse_quote!(Shelf<u64>)), "Shelf < u64 >");
 
-        assert!(says_personal(&parse_quote!(Option<factum::Personal<String>>)));
-        assert!(says_personal(&parse_quote!(BTreeMap<String, Personal<String>>)));
+        assert!(says_personal(&parse_quote!(
+            Option<factum::Personal<String>>
+        )));
+        assert!(says_personal(
+            &parse_quote!(BTreeMap<String, Personal<String>>)
+        ));
         assert!(!says_personal(&parse_quote!(Personal)));
         assert!(!says_personal(&parse_quote!(Vec<String>)));
 
