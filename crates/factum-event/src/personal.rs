@@ -235,8 +235,12 @@ mod tests {
                 .is_none()
         );
         // What else it holds is still to be declared.
-        assert!(<Personal<f64> as Snapshot>::CONTENT.float);
-        assert!(<Personal<u64> as Snapshot>::CONTENT.large_integer);
+        let float = Content {
+            personal: Some("Personal<T>"),
+            ..f64::CONTENT
+        };
+        assert_eq!(<Personal<f64> as Snapshot>::CONTENT, float);
+        assert_ne!(f64::CONTENT, Content::PLAIN);
     }
 
     #[test]

@@ -4,7 +4,7 @@ use proc_macro2::TokenStream;
 use quote::quote;
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{DeriveInput, Field, Ident, LitStr, Path, Type, parse_quote};
+use syn::{DeriveInput, Field, LitStr, Path, Type, parse_quote};
 
 use crate::attribute::{Errors, arguments};
 use crate::fields::{
@@ -12,7 +12,6 @@ use crate::fields::{
 };
 use crate::names::{ENVELOPE_FIELDS, check_aggregate, check_kind, check_topic, names_aggregate};
 use crate::past_tense;
-use crate::reason::check_reason;
 
 pub(crate) fn derive(input: &DeriveInput) -> TokenStream {
     let mut errors = Errors::default();
@@ -51,8 +50,7 @@ impl Declaration {
         let mut aggregate = None;
         let mut topic = None;
         let mut restricted = false;
-        let mut name = None;
-        let mut because = None;
+        let mut exception = past_tense::Exception::default();
         let mut seen = Vec::new();
         let allowed = [
             "kind",
@@ -81,8 +79,8 @@ impl Declaration {
                 "kind" => kind = text.filter(|text| good(text, check_kind, errors)),
                 "aggregate" => aggregate = text.filter(|text| good(text, check_aggregate, errors)),
                 "topic" => topic = text.filter(|text| good(text, check_topic, errors)),
-                "name" => name = Some((argument.key.clone(), text)),
-                "because" => because = Some((argument.key.clone(), text)),
+                "name" => exception.name = Some((argument.key.clone(), text)),
+                "because" => exception.because = Some((argument.key.clone(), text)),
                 _ => {
                     if let Some(path) = text.and_then(|text| crate_path(&text, errors)) {
                         krate = path;
@@ -117,10 +115,8 @@ impl Declaration {
             name: input.ident.unraw().to_string(),
             kind: kind.as_ref(),
             aggregate: aggregate.as_ref().map(LitStr::value),
-            // After a mistake too: then it is what has to be mended.
-            excepted: name.is_some() || because.is_some(),
+            exception,
         };
-        check_exception(&named, name, because, errors);
         past_tense::check(&named, errors);
         let value = |text: Option<LitStr>| text.map(|text| text.value()).unwrap_or_default();
         Declaration {
@@ -274,45 +270,6 @@ impl Declaration {
             #assertions
         };
         in_its_own_scope(krate, &implementation)
-    }
-}
-
-/// `name = "…", because = "…"`: the name stays as it is, for a reason.
-fn check_exception(
-    named: &past_tense::Named<'_>,
-    name: Option<(Ident, Option<LitStr>)>,
-    because: Option<(Ident, Option<LitStr>)>,
-    errors: &mut Errors,
-) {
-    match (&name, &because) {
-        (Some((key, _)), None) => {
-            let message = "`name` excepts the struct's name from the past tense, and that needs a reason: add \
-                           `because = \"…\"` (EVT-1)";
-            errors.push(key.span(), message);
-        }
-        (None, Some((key, _))) => {
-            let message = format!(
-                "`because` is the reason for an exception: add `name = \"{}\"`, the name that stays as it is \
-                 (EVT-1)",
-                named.name
-            );
-            errors.push(key.span(), message);
-        }
-        _ => {}
-    }
-    if let Some((_, Some(text))) = &name
-        && text.value() != named.name
-    {
-        let message = format!(
-            "the exception is for \"{}\", and the struct is called `{}`: does the reason still hold? Then write \
-             `name = \"{1}\"` (EVT-1)",
-            text.value(),
-            named.name
-        );
-        errors.push(text.span(), message);
-    }
-    if let Some((_, Some(text))) = &because {
-        check_reason("because", text, errors);
     }
 }
 

@@ -33,7 +33,7 @@ pub(crate) fn check(ty: &Type, errors: &mut Errors) -> bool {
             };
             if last.ident == "BTreeMap"
                 && let [key, _] = arguments(last)[..]
-                && named(key).is_some_and(|key| is_plain_key(key))
+                && named(key).is_some_and(is_plain_key)
             {
                 let mend = "in JSON the keys of an object are text: write `BTreeMap<String, _>`";
                 errors.push_on(key, format!("{mend} (EVT-X2)"));
@@ -44,9 +44,11 @@ pub(crate) fn check(ty: &Type, errors: &mut Errors) -> bool {
                 Some(mend) => mend,
                 // Each argument, so that a wrong type in a list is marked itself.
                 None => {
-                    return arguments(last)
-                        .into_iter()
-                        .fold(false, |found, ty| check(ty, errors) || found);
+                    let mut found = false;
+                    for ty in arguments(last) {
+                        found |= check(ty, errors);
+                    }
+                    return found;
                 }
             }
         }

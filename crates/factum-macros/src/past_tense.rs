@@ -3,6 +3,7 @@
 use syn::{Ident, LitStr};
 
 use crate::attribute::Errors;
+use crate::reason::check_reason;
 use crate::verbs::{self, Standing};
 use crate::words::{ending, pascal_case, words};
 
@@ -15,12 +16,59 @@ pub(crate) struct Named<'a> {
     pub(crate) kind: Option<&'a LitStr>,
     /// The aggregate, if it is well formed.
     pub(crate) aggregate: Option<String>,
-    /// Whether the tense is excepted, by `name = "…"` and `because = "…"`.
-    pub(crate) excepted: bool,
+    pub(crate) exception: Exception,
+}
+
+/// `name = "…", because = "…"`: the name stays as it is, for a reason. With each its key, and its text if it has one.
+#[derive(Default)]
+pub(crate) struct Exception {
+    pub(crate) name: Option<(Ident, Option<LitStr>)>,
+    pub(crate) because: Option<(Ident, Option<LitStr>)>,
+}
+
+impl Exception {
+    /// Also when half of it is missing: then that is what has to be mended.
+    fn is_meant(&self) -> bool {
+        self.name.is_some() || self.because.is_some()
+    }
+
+    fn check(&self, struct_name: &str, errors: &mut Errors) {
+        let Exception { name, because } = self;
+        match (name, because) {
+            (Some((key, _)), None) => {
+                let message = "`name` excepts the struct's name from the past tense, and that needs a reason: add \
+                               `because = \"…\"` (EVT-1)";
+                errors.push(key.span(), message);
+            }
+            (None, Some((key, _))) => {
+                let message = format!(
+                    "`because` is the reason for an exception: add `name = \"{struct_name}\"`, the name that \
+                     stays as it is (EVT-1)"
+                );
+                errors.push(key.span(), message);
+            }
+            _ => {}
+        }
+        if let Some((_, Some(text))) = name
+            && text.value() != struct_name
+        {
+            let message = format!(
+                "the exception is for \"{}\", and the struct is called `{struct_name}`: does the reason still hold? \
+                 Then write `name = \"{struct_name}\"` (EVT-1)",
+                text.value()
+            );
+            errors.push(text.span(), message);
+        }
+        if let Some((_, Some(text))) = because {
+            check_reason("because", text, errors);
+        }
+    }
 }
 
 /// Reports a name that is not in the past tense, and an event type that has another verb or version.
 pub(crate) fn check(named: &Named<'_>, errors: &mut Errors) {
+    named.exception.check(&named.name, errors);
+    let excepted = named.exception.is_meant();
     let (name, version) = without_suffixes(words(&named.name));
     let kind = named.kind.map(|kind| (kind, kind.value()));
     let parts: Vec<&str> = match &kind {
@@ -39,11 +87,11 @@ pub(crate) fn check(named: &Named<'_>, errors: &mut Errors) {
         .filter(|guess| past_tense(guess).is_ok());
 
     if let Err(fault) = verb
-        && !named.excepted
+        && !excepted
     {
         errors.push(
             named.ident.span(),
-            tense_message(&named.name, fault, guess.as_deref()),
+            tense_message(&named.name, fault, guess.as_deref(), version.as_deref()),
         );
     }
     let (Some((literal, kind)), [aggregate, middle_text, kind_version], Some(middle)) =
@@ -61,9 +109,9 @@ pub(crate) fn check(named: &Named<'_>, errors: &mut Errors) {
         errors.push(named.ident.span(), message);
     }
     // The verb and what belongs to it can't be left out of the type.
-    let least = if named.excepted { 1 } else { verb.unwrap_or(1) };
+    let least = if excepted { 1 } else { verb.unwrap_or(1) };
     let shared = ending(&name, &middle.concat());
-    if verb.is_err() && !named.excepted {
+    if verb.is_err() && !excepted {
         if past_tense(&with_aggregate(Some(aggregate), middle)).is_err() {
             let example = guess.as_deref().map_or_else(
                 || format!("what happened, as in \"{aggregate}.confirmed.v{kind_version}\""),
@@ -181,17 +229,23 @@ fn kind_of(name: &[String], aggregate: &str, version: &str) -> String {
     format!("{aggregate}.{}.v{version}", middle.join("-"))
 }
 
-fn tense_message(name: &str, fault: Fault, guess: Option<&[String]>) -> String {
+fn tense_message(
+    name: &str,
+    fault: Fault,
+    guess: Option<&[String]>,
+    version: Option<&str>,
+) -> String {
     if let Some(guess) = guess {
+        let version = version.map_or_else(String::new, |version| format!("V{version}"));
         return format!(
-            "`{name}` is not in the past tense, and an event tells what has happened: call it `{}` (EVT-1)",
+            "`{name}` is not in the past tense, and an event tells what has happened: call it `{}{version}` (EVT-1)",
             pascal_case(guess)
         );
     }
     match fault {
         Fault::Command => format!(
             "`{name}` reads as a command, and an event tells what has happened: begin with what it happened \
-             to, as in `Password{name}` (EVT-1)"
+             to, as in `PasswordReset` (EVT-1)"
         ),
         Fault::NotPast => format!(
             "`{name}` is not in the past tense, and an event tells what has happened: end the name with the \
@@ -343,7 +397,11 @@ mod tests {
             name: name.to_owned(),
             kind: Some(&kind),
             aggregate: Some("Order".to_owned()),
-            excepted,
+            exception: if excepted {
+                exception(name)
+            } else {
+                Exception::default()
+            },
         };
         let mut errors = Errors::default();
         check(&named, &mut errors);
@@ -351,6 +409,17 @@ mod tests {
             .into_compile_errors()
             .map(|errors| errors.to_string())
             .unwrap_or_default()
+    }
+
+    fn exception(name: &str) -> Exception {
+        let text = |key: &str, text: &str| {
+            let span = proc_macro2::Span::call_site();
+            Some((Ident::new(key, span), Some(LitStr::new(text, span))))
+        };
+        Exception {
+            name: text("name", name),
+            because: text("because", "the trade has always said so"),
+        }
     }
 
     #[test]
@@ -379,7 +448,12 @@ mod tests {
                 "order.payment-failed.v1",
                 "call it `OrderPaymentFailed`",
             ),
-            ("Reset", "order.statement.v1", "`PasswordReset`"),
+            (
+                "ConfirmOrderV2",
+                "order.confirm.v2",
+                "call it `OrderConfirmedV2`",
+            ),
+            ("Split", "order.statement.v1", "reads as a command"),
         ] {
             let faults = faults(name, kind, false);
             assert!(faults.contains(told), "{name} {kind}: {faults}");
