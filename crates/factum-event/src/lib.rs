@@ -4,7 +4,7 @@
 //! A domain crate needs nothing else. Start at [`Event`].
 //!
 //! - [`Event`], [`Occurred`], [`Envelope`]: an event, with its time, with its id.
-//! - [`Snapshot`]: what may stand in an event.
+//! - [`Snapshot`]: what may stand in an event; [`Personal`]: what tells something of a person.
 //! - [`EventId`], [`EventType`], [`AggregateId`], [`Amount`], [`Money`], [`Currency`]: its parts.
 //! - [`Invalid`]: what a cross-field check says.
 //! - [`Contract`], [`Shape`]: what it looks like on the wire.
@@ -32,6 +32,7 @@ mod money;
 mod number;
 mod outcome;
 mod path;
+mod personal;
 mod poison;
 mod read;
 mod snapshot;
@@ -52,6 +53,7 @@ pub use handler_error::HandlerError;
 pub use invalid::Invalid;
 pub use money::{Money, MoneyError};
 pub use outcome::{DeadLetterReason, Failure, Outcome, Retry, decide};
+pub use personal::Personal;
 pub use poison::{Poison, PoisonReason, UnknownReason};
 pub use read::{JsonValue, ObjectReader};
 pub use snapshot::{Snapshot, SnapshotText};
@@ -66,6 +68,9 @@ pub mod __private {
     };
     pub use crate::contract::in_envelope;
     pub use crate::invalid::{check_read, check_written};
+    pub use crate::personal::{
+        as_text, concatenate, first_personal, length_of, personal_at, personal_place,
+    };
     pub use crate::{
         AggregateId, AggregateIdError, CodeList, Content, Contract, EncodeError, Event, FieldShape,
         Invalid, JsonValue, ObjectReader, ObjectWriter, Poison, Shape, Shapes, Snapshot,

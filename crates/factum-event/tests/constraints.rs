@@ -36,9 +36,9 @@ struct ParcelSent {
     languages: Vec<String>,
     #[event(code = "currency")]
     currency: String,
-    #[event(range(min = 0.5, max = 70.0))]
+    #[event(range(min = 0.5, max = 70.0), float = "weighed on a scale")]
     weight: f64,
-    #[event(range(min = -5, max = 40))]
+    #[event(range(min = -5, max = 40), float = "read from a sensor")]
     celsius: Option<f64>,
     #[event(range(min = "0.01", max = "999.99"))]
     price: Amount,
@@ -468,7 +468,7 @@ fn a_validate_function_that_panics_makes_the_event_poison() {
     #[event(validate = of_three, crate = "factum_event")]
     struct ParcelLost {
         #[event(aggregate_id)]
-        parcel_id: u64,
+        parcel_id: u32,
         places: Vec<String>,
     }
 
@@ -660,7 +660,7 @@ fn of_two_bounds_of_an_amount_the_narrower_counts() {
     #[event(crate = "factum_event")]
     struct PriceSet {
         #[event(aggregate_id)]
-        price_id: u64,
+        price_id: u32,
         prices: Prices,
     }
     let contract = PriceSet::contract();
@@ -752,7 +752,7 @@ enum Colour {
 )]
 struct InvoiceSettled {
     #[event(aggregate_id)]
-    invoice_id: u64,
+    invoice_id: u32,
     status: Status,
     before: Option<Status>,
     all: Vec<Status>,

@@ -16,6 +16,15 @@ impl Errors {
         self.add(syn::Error::new(span, message));
     }
 
+    /// With the span of all the tokens.
+    pub(crate) fn push_on(
+        &mut self,
+        tokens: impl quote::ToTokens,
+        message: impl std::fmt::Display,
+    ) {
+        self.add(syn::Error::new_spanned(tokens, message));
+    }
+
     pub(crate) fn add(&mut self, error: syn::Error) {
         match &mut self.0 {
             Some(errors) => errors.combine(error),
@@ -134,7 +143,10 @@ pub(crate) fn arguments(
         .filter(|attribute| attribute.path().is_ident(name))
     {
         let Meta::List(list) = &attribute.meta else {
-            let message = format!("write `#[{name}({})]`", allowed.join(", "));
+            let message = format!(
+                "`#[{name}]` says nothing: it takes `{}` here, in parentheses",
+                allowed.join("`, `")
+            );
             errors.push(attribute.path().span(), message);
             unreadable = true;
             continue;

@@ -9,14 +9,11 @@ use syn::spanned::Spanned;
 use syn::{Expr, ExprLit, ExprUnary, Ident, Lit, LitStr, Type, UnOp};
 
 use crate::attribute::{Argument, Errors};
+use crate::numbers::is_safe;
 use crate::pattern::check_pattern;
 
 /// The keys that this file reads.
 pub(crate) const KEYS: [&str; 5] = ["length", "range", "pattern", "items", "code"];
-
-pub(crate) fn is_constraint(key: &Ident) -> bool {
-    KEYS.iter().any(|constraint| key == constraint)
-}
 
 /// The constraints of one field, each a static of the generated code.
 #[derive(Default)]
@@ -495,6 +492,34 @@ fn compare_amounts(one: &str, other: &str) -> Ordering {
         (true, true) => magnitudes.reverse(),
         (true, false) => Ordering::Less,
         (false, true) => Ordering::Greater,
+    }
+}
+
+/// Whether `range(min = …, max = …)` keeps an integer of 64 bits within what JavaScript holds.
+pub(crate) fn keeps_integers_safe(range: &Argument, ty: &Type) -> bool {
+    let bound = |key: &str| {
+        range
+            .inner()
+            .into_iter()
+            .flatten()
+            .find(|argument| argument.key == key)
+            .and_then(|argument| integer(argument.value()?))
+    };
+    is_safe(bound("min"), bound("max"), ty)
+}
+
+fn integer(value: &Expr) -> Option<i128> {
+    match value {
+        Expr::Lit(ExprLit {
+            lit: Lit::Int(digits),
+            ..
+        }) => digits.base10_parse().ok(),
+        Expr::Unary(ExprUnary {
+            op: UnOp::Neg(_),
+            expr,
+            ..
+        }) => Some(-integer(expr)?),
+        _ => None,
     }
 }
 

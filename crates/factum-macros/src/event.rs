@@ -1,27 +1,35 @@
 //! `derive(Event)`
 
-use proc_macro2::{Span, TokenStream};
+use proc_macro2::TokenStream;
 use quote::quote;
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{DeriveInput, Field, LitStr, Path, Type, parse_quote};
 
 use crate::attribute::{Errors, arguments};
-use crate::constraint::{self, Constraints, is_constraint};
-use crate::fields::{WireField, in_its_own_scope, named_fields, refuse_equal_names};
+use crate::fields::{
+    Carrier, Claims, WireField, check_contents, in_its_own_scope, named_fields, refuse_equal_names,
+};
 use crate::hook::Hook;
 use crate::names::{ENVELOPE_FIELDS, check_aggregate, check_kind, check_topic, names_aggregate};
+use crate::past_tense;
 
 pub(crate) fn derive(input: &DeriveInput) -> TokenStream {
     let mut errors = Errors::default();
     let declaration = Declaration::read(input, &mut errors);
     let fields = named_fields(input, "an event", &mut errors);
     let fields = EventFields::read(input, &fields, &mut errors);
+    let carrier = Carrier::Event {
+        ident: &input.ident,
+        topic: &declaration.topic,
+        restricted: declaration.restricted,
+    };
+    let assertions = check_contents(&fields.all, &carrier, &mut errors);
 
     match errors.into_compile_errors() {
-        None => declaration.implement(input, &fields),
+        None => declaration.implement(input, &fields, &assertions),
         Some(errors) => {
-            let empty = declaration.implement_emptily(input);
+            let empty = declaration.implement_emptily(input, &assertions);
             quote! { #errors #empty }
         }
     }
@@ -45,6 +53,7 @@ impl Declaration {
         let mut topic = None;
         let mut restricted = false;
         let mut validate = Hook::default();
+        let mut exception = past_tense::Exception::default();
         let mut seen = Vec::new();
         let allowed = [
             "kind",
@@ -52,6 +61,8 @@ impl Declaration {
             "topic",
             "restricted",
             "unlocked",
+            "name",
+            "because",
             "validate",
             "crate",
         ];
@@ -72,6 +83,8 @@ impl Declaration {
                 "kind" => kind = text.filter(|text| good(text, check_kind, errors)),
                 "aggregate" => aggregate = text.filter(|text| good(text, check_aggregate, errors)),
                 "topic" => topic = text.filter(|text| good(text, check_topic, errors)),
+                "name" => exception.name = Some((argument.key.clone(), text)),
+                "because" => exception.because = Some((argument.key.clone(), text)),
                 _ => {
                     if let Some(path) = text.and_then(|text| crate_path(&text, errors)) {
                         krate = path;
@@ -101,18 +114,32 @@ impl Declaration {
             );
             errors.push(kind.span(), message);
         }
+        let named = past_tense::Named {
+            ident: &input.ident,
+            name: input.ident.unraw().to_string(),
+            kind: kind.as_ref(),
+            aggregate: aggregate.as_ref().map(LitStr::value),
+            exception,
+        };
+        past_tense::check(&named, errors);
         let value = |text: Option<LitStr>| text.map(|text| text.value()).unwrap_or_default();
         Declaration {
             krate,
             kind: value(kind),
             aggregate: value(aggregate),
             topic: value(topic),
-            restricted,
+            // Nobody knows what an attribute holds that can't be read.
+            restricted: restricted || arguments.unreadable,
             validate,
         }
     }
 
-    fn implement(&self, input: &DeriveInput, fields: &EventFields<'_>) -> TokenStream {
+    fn implement(
+        &self,
+        input: &DeriveInput,
+        fields: &EventFields<'_>,
+        assertions: &TokenStream,
+    ) -> TokenStream {
         let aggregate_id = match &fields.aggregate_id {
             Some(field) => {
                 let (ident, ty) = (field.ident, field.ty);
@@ -200,35 +227,41 @@ impl Declaration {
             let as_text = field.as_text || is_envelopes_own(field);
             field.constraints.statics(field.ty, as_text)
         });
-        self.wrap(
-            input,
-            &quote! { #(#rules)* #function },
-            &contract,
-            &aggregate_id,
-            &quote! { #(#writes)* #validated ::core::result::Result::Ok(()) },
-            &read,
-        )
+        let code = Code {
+            beside: quote! { #(#rules)* #function #assertions },
+            contract,
+            aggregate_id,
+            write: quote! { #(#writes)* #validated ::core::result::Result::Ok(()) },
+            read,
+        };
+        self.wrap(input, &code)
     }
 
     /// An implementation that type-checks and never runs, since the mistake stops the build: so that
-    /// nothing else complains that the struct is no event.
-    fn implement_emptily(&self, input: &DeriveInput) -> TokenStream {
+    /// nothing else complains that the struct is no event. What only the types show is reported all the same.
+    fn implement_emptily(&self, input: &DeriveInput, assertions: &TokenStream) -> TokenStream {
         if !input.generics.params.is_empty() {
             return TokenStream::new();
         }
         let body = quote! { ::core::unreachable!() };
-        self.wrap(input, &TokenStream::new(), &body, &body, &body, &body)
+        let code = Code {
+            beside: assertions.clone(),
+            contract: body.clone(),
+            aggregate_id: body.clone(),
+            write: body.clone(),
+            read: body,
+        };
+        self.wrap(input, &code)
     }
 
-    fn wrap(
-        &self,
-        input: &DeriveInput,
-        rules: &TokenStream,
-        contract: &TokenStream,
-        aggregate_id: &TokenStream,
-        write: &TokenStream,
-        read: &TokenStream,
-    ) -> TokenStream {
+    fn wrap(&self, input: &DeriveInput, code: &Code) -> TokenStream {
+        let Code {
+            beside,
+            contract,
+            aggregate_id,
+            write,
+            read,
+        } = code;
         let Declaration {
             krate,
             kind,
@@ -238,7 +271,7 @@ impl Declaration {
         } = self;
         let ident = &input.ident;
         let implementation = quote! {
-            #rules
+            #beside
 
             #[automatically_derived]
             impl __factum::Event for #ident {
@@ -272,6 +305,16 @@ impl Declaration {
         };
         in_its_own_scope(krate, &implementation)
     }
+}
+
+/// The code of an implementation.
+struct Code {
+    /// What stands beside it: the constraints, and what only the types show.
+    beside: TokenStream,
+    contract: TokenStream,
+    aggregate_id: TokenStream,
+    write: TokenStream,
+    read: TokenStream,
 }
 
 fn good(
@@ -312,25 +355,11 @@ impl<'a> EventFields<'a> {
         let mut all = Vec::new();
         let mut aggregate_id: Option<WireField<'a>> = None;
         for field in fields {
-            let mut as_text = false;
-            let mut mark: Option<Span> = None;
-            let allowed = [&["aggregate_id", "text"], &constraint::KEYS[..]].concat();
-            let arguments = arguments(&field.attrs, "event", &allowed, errors).good;
-            for argument in &arguments {
-                if is_constraint(&argument.key) {
-                    continue;
-                }
-                argument.check_flag(errors);
-                if argument.key == "text" {
-                    as_text = true;
-                } else {
-                    mark = Some(argument.key.span());
-                }
-            }
-            let Some(mut wire) = WireField::new(field, as_text) else {
+            let claims = Claims::read(field, "event", errors);
+            let mark = claims.aggregate_id;
+            let Some(wire) = WireField::new(field, claims) else {
                 continue;
             };
-            wire.constraints = Constraints::read(wire.ident, &arguments, errors);
             if let Some(mark) = mark {
                 if is_option(&field.ty) {
                     let message = "the aggregate id is the key of every record and is never absent: \
@@ -344,7 +373,7 @@ impl<'a> EventFields<'a> {
                     );
                     errors.push(mark, message);
                 } else {
-                    aggregate_id = WireField::new(field, as_text);
+                    aggregate_id = WireField::new(field, Claims::default());
                 }
             }
             let is_envelopes_own = mark.is_some() && wire.name == "aggregateId";

@@ -1,14 +1,121 @@
 //! The fields of an event or a snapshot, and the code that writes and reads them.
 
-use proc_macro2::TokenStream;
+use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Data, DeriveInput, Field, Fields, Ident, Type};
 
-use crate::attribute::{Errors, refuse_serde};
-use crate::constraint::Constraints;
+use crate::attribute::{Errors, arguments, refuse_serde};
+use crate::constraint::{self, Constraints, keeps_integers_safe};
 use crate::names::wire_name;
+use crate::reason::check_reason;
+use crate::{foreign, numbers, personal};
+
+/// The struct whose fields are looked at.
+pub(crate) enum Carrier<'a> {
+    Event {
+        ident: &'a Ident,
+        /// Empty after a mistake.
+        topic: &'a str,
+        restricted: bool,
+    },
+    Snapshot {
+        ident: &'a Ident,
+    },
+}
+
+impl Carrier<'_> {
+    pub(crate) fn ident(&self) -> &Ident {
+        match self {
+            Carrier::Event { ident, .. } | Carrier::Snapshot { ident } => ident,
+        }
+    }
+
+    /// The name of its attribute.
+    pub(crate) fn attribute(&self) -> &'static str {
+        match self {
+            Carrier::Event { .. } => "event",
+            Carrier::Snapshot { .. } => "snapshot",
+        }
+    }
+}
+
+/// What a field's attribute says of it.
+#[derive(Default)]
+pub(crate) struct Claims {
+    /// Where `aggregate_id` stands.
+    pub(crate) aggregate_id: Option<Span>,
+    pub(crate) text: bool,
+    /// A float is right here, for a reason.
+    pub(crate) float: bool,
+    /// The field is about no person, for a reason.
+    pub(crate) not_personal: bool,
+    /// Whether its range keeps integers within what JavaScript holds.
+    pub(crate) range_is_safe: Option<bool>,
+    /// `length(…)` and its like.
+    constraints: Constraints,
+}
+
+impl Claims {
+    /// Reads `#[event(…)]` or `#[snapshot(…)]` of a field.
+    pub(crate) fn read(field: &Field, attribute: &'static str, errors: &mut Errors) -> Claims {
+        let mut claims = Claims::default();
+        let mut allowed = vec!["text", "float", "not_personal"];
+        if attribute == "event" {
+            allowed.insert(0, "aggregate_id");
+        }
+        allowed.extend(constraint::KEYS);
+        let arguments = arguments(&field.attrs, attribute, &allowed, errors).good;
+        for argument in &arguments {
+            let key = argument.key.to_string();
+            match key.as_str() {
+                "aggregate_id" => {
+                    argument.check_flag(errors);
+                    claims.aggregate_id = Some(argument.key.span());
+                }
+                "text" => {
+                    argument.check_flag(errors);
+                    claims.text = true;
+                }
+                "float" | "not_personal" => {
+                    if let Some(reason) = argument.text(errors) {
+                        check_reason(&key, &reason, errors);
+                    }
+                    // Also after a mistake: one is enough.
+                    if key == "float" {
+                        claims.float = true;
+                    } else {
+                        claims.not_personal = true;
+                    }
+                }
+                "range" => claims.range_is_safe = Some(keeps_integers_safe(argument, &field.ty)),
+                _ => {}
+            }
+        }
+        if let Some(ident) = &field.ident {
+            claims.constraints = Constraints::read(ident, &arguments, errors);
+        }
+        claims
+    }
+}
+
+/// Reports what may not stand in an event or a snapshot; what only types tell is asked for by the code that is
+/// returned.
+pub(crate) fn check_contents(
+    fields: &[WireField<'_>],
+    carrier: &Carrier<'_>,
+    errors: &mut Errors,
+) -> TokenStream {
+    let mut assertions = TokenStream::new();
+    for field in fields {
+        if !foreign::check(field.ty, errors) {
+            assertions.extend(personal::check(field, carrier, errors));
+            assertions.extend(numbers::check(field, carrier, errors));
+        }
+    }
+    assertions
+}
 
 /// One field and how it stands on the wire.
 pub(crate) struct WireField<'a> {
@@ -19,17 +126,19 @@ pub(crate) struct WireField<'a> {
     pub(crate) as_text: bool,
     /// Declared by `#[event(length(…))]` and its like.
     pub(crate) constraints: Constraints,
+    pub(crate) claims: Claims,
 }
 
 impl<'a> WireField<'a> {
-    pub(crate) fn new(field: &'a Field, as_text: bool) -> Option<WireField<'a>> {
+    pub(crate) fn new(field: &'a Field, mut claims: Claims) -> Option<WireField<'a>> {
         let ident = field.ident.as_ref()?;
         Some(WireField {
             ident,
             ty: &field.ty,
             name: wire_name(ident),
-            as_text,
-            constraints: Constraints::default(),
+            as_text: claims.text,
+            constraints: std::mem::take(&mut claims.constraints),
+            claims,
         })
     }
 
@@ -219,7 +328,7 @@ mod tests {
     #[test]
     fn a_field_without_constraints_costs_nothing_more() {
         let plain: Field = parse_quote! { note: String };
-        let field = WireField::new(&plain, false).unwrap();
+        let field = WireField::new(&plain, Claims::default()).unwrap();
         assert!(field.statics().is_empty());
         let code = |tokens: TokenStream| tokens.to_string();
         assert_eq!(

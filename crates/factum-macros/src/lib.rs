@@ -12,10 +12,18 @@ mod choice;
 mod constraint;
 mod event;
 mod fields;
+mod foreign;
 mod hook;
 mod names;
+mod numbers;
+mod past_tense;
 mod pattern;
+mod personal;
+mod reason;
 mod snapshot;
+mod verbs;
+mod wire_type;
+mod words;
 
 /// Makes a struct an event.
 ///
@@ -37,12 +45,15 @@ mod snapshot;
 ///
 /// #[derive(Debug, Snapshot)]
 /// struct OrderItem {
-///     product_id: u64,
+///     product_id: u32,
 ///     quantity: u32,
 /// }
 ///
 /// assert_eq!(OrderConfirmed::EVENT_TYPE, "order.confirmed.v1");
 /// ```
+///
+/// The struct's name ends with a verb in the past tense, as `OrderConfirmed` or `OrderPaidOut` do, before a `V2` and
+/// an `Event` at its end; the kind's middle part has the same words (EVT-1).
 ///
 /// On the struct, `#[event(…)]` takes
 ///
@@ -52,13 +63,21 @@ mod snapshot;
 /// - `restricted`: the topic is for few, so that the event may carry personal data (SEC-3);
 /// - `unlocked`: the event is not a contract and has no lock file: for events that tests make up;
 /// - `validate`: a function that sees all fields together, `fn(&Self) -> Result<(), Invalid>`;
+/// - `name` with `because`: the struct's name, and the reason why it is not in the past tense (EVT-1). Another name
+///   than the struct's is an error, so that the exception doesn't outlive a new name;
 /// - `crate`: where the crate `factum` is found, `"::factum"` if not given.
 ///
 /// On a field it takes
 ///
 /// - `aggregate_id`, on exactly one: the key of the record (PROD-2);
 /// - `text`: write the value as text, for integers beyond 2^53-1 and for amounts that a double can't
-///   hold.
+///   hold. An integer of 64 bits needs it, or a `range(min = …, max = …)` within ±(2^53-1);
+/// - `float = "reason"`: an `f64` is right here, since the value is measured and no amount;
+/// - `not_personal = "reason"`: the field's name sounds like personal data, and it is about no person.
+///
+/// A field whose name means personal data, such as `email` or `billing_address`, has a type that says so:
+/// `Personal<T>`, or a snapshot that holds one. Only an event that is `restricted` compiles with one in it, however
+/// deep (EVT-X3, SEC-3). A reason has three words or more.
 ///
 /// and constraints. What breaks one is an `EncodeError::Invalid` for who publishes, and poison for who
 /// reads; both name path and rule, never the value. The contract shows them.
@@ -141,7 +160,7 @@ pub fn derive_event(input: TokenStream) -> TokenStream {
 ///
 /// #[derive(Debug, Snapshot)]
 /// struct OrderItem {
-///     product_id: u64,
+///     product_id: u32,
 ///     #[snapshot(text)] // "0.123456789012345678901" keeps every digit
 ///     unit_price: Amount,
 ///     note: Option<String>,
@@ -149,8 +168,8 @@ pub fn derive_event(input: TokenStream) -> TokenStream {
 /// ```
 ///
 /// On the struct, `#[snapshot(…)]` takes `crate`, where the crate `factum` is found, and `validate`, a function
-/// that sees all fields together. On a field it takes `text`, which writes the value as text, and the
-/// constraints of [`derive(Event)`](macro@Event).
+/// that sees all fields together. On a field it takes `text`, `float`, `not_personal` and the constraints, as
+/// [`derive(Event)`](macro@Event) does, and the same rules hold.
 ///
 /// # Enums
 ///

@@ -8,10 +8,12 @@ use syn::{Attribute, Data, DataEnum, DeriveInput, Path, parse_quote};
 
 use crate::attribute::{Errors, arguments};
 use crate::choice::Choice;
-use crate::constraint::{self, Constraints, is_constraint};
 use crate::event::crate_path;
-use crate::fields::{WireField, in_its_own_scope, named_fields, refuse_equal_names};
+use crate::fields::{
+    Carrier, Claims, WireField, check_contents, in_its_own_scope, named_fields, refuse_equal_names,
+};
 use crate::hook::Hook;
+use crate::personal;
 
 pub(crate) fn derive(input: &DeriveInput) -> TokenStream {
     match &input.data {
@@ -41,21 +43,15 @@ fn derive_object(input: &DeriveInput) -> TokenStream {
         if !is_event_too {
             refuse_event_attributes(&field.attrs, &mut errors);
         }
-        let allowed = [&["text"], &constraint::KEYS[..]].concat();
-        let arguments = arguments(&field.attrs, "snapshot", &allowed, &mut errors).good;
-        let mut as_text = false;
-        for argument in &arguments {
-            if !is_constraint(&argument.key) {
-                argument.check_flag(&mut errors);
-                as_text = true;
-            }
-        }
-        if let Some(mut wire) = WireField::new(field, as_text) {
-            wire.constraints = Constraints::read(wire.ident, &arguments, &mut errors);
-            fields.push(wire);
-        }
+        let claims = Claims::read(field, "snapshot", &mut errors);
+        fields.extend(WireField::new(field, claims));
     }
     refuse_equal_names(&fields, &mut errors);
+    let carrier = Carrier::Snapshot {
+        ident: &input.ident,
+    };
+    let assertions = check_contents(&fields, &carrier, &mut errors);
+    let personal = personal::content(&fields, &input.ident);
 
     let writes = fields.iter().map(WireField::write);
     let reads = fields.iter().map(WireField::read);
@@ -68,6 +64,13 @@ fn derive_object(input: &DeriveInput) -> TokenStream {
     let implementation = Implementation {
         krate,
         expected: "an object".to_owned(),
+        content: quote! {
+            const CONTENT: __factum::Content = __factum::Content {
+                personal: #personal,
+                ..__factum::Content::PLAIN
+            };
+        },
+        assertions,
         rules: quote! { #(#rules)* #function },
         shape: quote! { __shapes.object::<Self>(#name, |__shapes| ::std::vec![#(#shapes)*]) },
         write: quote! {
@@ -99,6 +102,8 @@ fn derive_choice(input: &DeriveInput, data: &DataEnum) -> TokenStream {
     let implementation = Implementation {
         krate,
         expected: choice.expected(),
+        content: TokenStream::new(),
+        assertions: TokenStream::new(),
         rules: TokenStream::new(),
         shape: choice.shape(),
         write: choice.write(),
@@ -127,6 +132,9 @@ fn refuse_event_attributes(attributes: &[Attribute], errors: &mut Errors) {
 struct Implementation {
     krate: Path,
     expected: String,
+    content: TokenStream,
+    /// What only the types show, asked for beside the implementation; also after a mistake.
+    assertions: TokenStream,
     /// What stands beside the implementation.
     rules: TokenStream,
     shape: TokenStream,
@@ -160,6 +168,8 @@ impl Implementation {
         let Implementation {
             krate,
             expected,
+            content,
+            assertions,
             rules,
             shape,
             write,
@@ -172,6 +182,7 @@ impl Implementation {
             #[automatically_derived]
             impl __factum::Snapshot for #ident {
                 const EXPECTED: &'static str = #expected;
+                #content
 
                 fn shape(__shapes: &mut __factum::Shapes) -> __factum::Shape {
                     #shape
@@ -190,6 +201,8 @@ impl Implementation {
                     #read
                 }
             }
+
+            #assertions
         };
         in_its_own_scope(&krate, &implementation)
     }

@@ -22,7 +22,7 @@ mod domain {
     pub struct OrderConfirmed {
         #[event(aggregate_id)]
         pub aggregate_id: u64,
-        pub __out: u64,
+        pub __out: u32,
         #[event(length(max = 4), pattern = "[a-z]+")]
         pub __value: String,
         #[event(range(min = "0.5"))]
