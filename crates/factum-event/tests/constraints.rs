@@ -496,14 +496,14 @@ fn case_58_a_secret_in_a_constrained_field_shows_in_no_error() {
         ("label", SECRET.into(), |p| p.label = Some(SECRET.into())),
         ("track", SECRET.into(), |p| p.track = SECRET.into()),
         ("tags", vec![SECRET].into(), |p| {
-            p.tags = vec![SECRET.into()]
+            p.tags = vec![SECRET.into()];
         }),
         ("tags", vec![SECRET; 4].into(), |p| {
-            p.tags = vec![SECRET.into(); 4]
+            p.tags = vec![SECRET.into(); 4];
         }),
         ("to", SECRET.into(), |p| p.to = SECRET.into()),
         ("languages", vec![SECRET].into(), |p| {
-            p.languages = vec![SECRET.into()]
+            p.languages = vec![SECRET.into()];
         }),
         ("currency", SECRET.into(), |p| p.currency = SECRET.into()),
         ("weight", 4711.0.into(), |p| p.weight = 4711.0),
@@ -511,17 +511,17 @@ fn case_58_a_secret_in_a_constrained_field_shows_in_no_error() {
         ("price", "4711".into(), |p| p.price = amount("4711")),
         ("fee", 4711.into(), |p| p.fee = Some(amount("4711"))),
         ("tip", 4711.into(), |p| {
-            p.tip = Some("4711".parse().unwrap())
+            p.tip = Some("4711".parse().unwrap());
         }),
         ("months/0", 4711.into(), |p| {
-            p.months[0] = NonZeroU16::new(4711)
+            p.months[0] = NonZeroU16::new(4711);
         }),
         ("content/0/broken", 4711.into(), |p| {
-            p.content[0].broken = 4711
+            p.content[0].broken = 4711;
         }),
     ];
     bad.push(("aggregateId", "4711000".into(), |p| {
-        p.aggregate_id = 4_711_000
+        p.aggregate_id = 4_711_000;
     }));
     // No value of the type can hold it.
     let poison = decode(&with("state", SECRET.into())).unwrap_err();
