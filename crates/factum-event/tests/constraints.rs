@@ -79,10 +79,10 @@ impl Content {
 
 fn whole_parcel(parcel: &ParcelSent) -> Result<(), Invalid> {
     // `items(min = 1)` holds here, when reading as when publishing.
-    match parcel.tags[0].as_str() {
-        "panic" => panic!("a mistake in the function"),
-        "bad" => Err(Invalid::new("tags[0]", "another first tag")),
-        _ => Ok(()),
+    if parcel.tags[0] == "bad" {
+        Err(Invalid::new("tags[0]", "another first tag"))
+    } else {
+        Ok(())
     }
 }
 
@@ -158,9 +158,10 @@ fn with(field: &str, value: serde_json::Value) -> Vec<u8> {
     serde_json::to_vec(&json).unwrap()
 }
 
-/// What is wrong, each as JSON and as a value: `(json pointer, json, change, path, rule, expected)`.
+/// Makes a good parcel a bad one.
 type Change = fn(&mut ParcelSent);
 
+/// What is wrong, each as JSON and as a value: place, JSON, change, path, rule, expectation.
 fn violations() -> Vec<(
     &'static str,
     serde_json::Value,
@@ -454,10 +455,6 @@ fn a_fault_of_the_type_names_no_rule() {
 
 #[test]
 fn a_validate_function_that_panics_makes_the_event_poison() {
-    let poison = decode(&with("tags/0", serde_json::json!("panic"))).unwrap_err();
-    // "panic" has five characters, and the function isn't asked.
-    assert_eq!(poison.rule(), Some("length"));
-
     #[derive(Debug, Event)]
     #[event(
         kind = "parcel.lost.v1",
