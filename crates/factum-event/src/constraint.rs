@@ -505,14 +505,11 @@ impl WholeRangeValue for Amount {
     // garde compares numbers that are `Copy`, and an exact decimal isn't.
     fn check(&self, rule: &WholeRange, at: Place<'_>) -> Result<(), Violation> {
         let amount = self.as_decimal();
-        let holds = rule
-            .min
-            .map(BigDecimal::from)
-            .is_none_or(|min| *amount >= min)
-            && rule
-                .max
-                .map(BigDecimal::from)
-                .is_none_or(|max| *amount <= max);
+        let (min, max) = (
+            rule.min.map(BigDecimal::from),
+            rule.max.map(BigDecimal::from),
+        );
+        let holds = min.is_none_or(|min| *amount >= min) && max.is_none_or(|max| *amount <= max);
         if holds {
             Ok(())
         } else {

@@ -65,6 +65,12 @@ event_with!(
     Amount
 );
 event_with!(
+    SumTried,
+    "thing.sum-tried.v1",
+    #[event(range(min = -3, max = 4))]
+    Amount
+);
+event_with!(
     PatternTried,
     "thing.pattern-tried.v1",
     #[event(pattern = r"[A-C]{2}-(?:0|[1-3][0-3]?)|é+x?")]
@@ -242,7 +248,7 @@ proptest! {
 
     #[test]
     fn ranges_of_integers_agree(value in prop_oneof![-25..25, any::<i32>()]) {
-        agree(WholeTried::new(value), &json!(value), (-20..=20).contains(&value))?;
+        agree(WholeTried::new(value), &json!(value), i64::from(value).abs() <= 20)?;
     }
 
     #[test]
@@ -267,6 +273,13 @@ proptest! {
         let amount = Amount::from_minor(millionths, 6).unwrap();
         let holds = millionths > -50_000 && millionths <= 1_200_000;
         agree(AmountTried::new(amount.clone()), &json!(amount.to_string()), holds)?;
+    }
+
+    #[test]
+    fn ranges_of_amounts_in_whole_numbers_agree(hundredths in -500_i64..500) {
+        let amount = Amount::from_minor(hundredths, 2).unwrap();
+        let holds = (-300..=400).contains(&hundredths);
+        agree(SumTried::new(amount.clone()), &json!(amount.to_string()), holds)?;
     }
 
     #[test]

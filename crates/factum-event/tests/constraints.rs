@@ -79,10 +79,10 @@ impl Content {
 
 fn whole_parcel(parcel: &ParcelSent) -> Result<(), Invalid> {
     // `items(min = 1)` holds here, when reading as when publishing.
-    match parcel.tags[0].as_str() {
-        "panic" => panic!("a mistake in the function"),
-        "bad" => Err(Invalid::new("tags[0]", "another first tag")),
-        _ => Ok(()),
+    if parcel.tags[0] == "bad" {
+        Err(Invalid::new("tags[0]", "another first tag"))
+    } else {
+        Ok(())
     }
 }
 
@@ -158,9 +158,10 @@ fn with(field: &str, value: serde_json::Value) -> Vec<u8> {
     serde_json::to_vec(&json).unwrap()
 }
 
-/// What is wrong, each as JSON and as a value: `(json pointer, json, change, path, rule, expected)`.
+/// Makes a good parcel a bad one.
 type Change = fn(&mut ParcelSent);
 
+/// What is wrong, each as JSON and as a value: place, JSON, change, path, rule, expectation.
 fn violations() -> Vec<(
     &'static str,
     serde_json::Value,
@@ -454,10 +455,6 @@ fn a_fault_of_the_type_names_no_rule() {
 
 #[test]
 fn a_validate_function_that_panics_makes_the_event_poison() {
-    let poison = decode(&with("tags/0", serde_json::json!("panic"))).unwrap_err();
-    // "panic" has five characters, and the function isn't asked.
-    assert_eq!(poison.rule(), Some("length"));
-
     #[derive(Debug, Event)]
     #[event(
         kind = "parcel.lost.v1",
@@ -496,14 +493,14 @@ fn case_58_a_secret_in_a_constrained_field_shows_in_no_error() {
         ("label", SECRET.into(), |p| p.label = Some(SECRET.into())),
         ("track", SECRET.into(), |p| p.track = SECRET.into()),
         ("tags", vec![SECRET].into(), |p| {
-            p.tags = vec![SECRET.into()]
+            p.tags = vec![SECRET.into()];
         }),
         ("tags", vec![SECRET; 4].into(), |p| {
-            p.tags = vec![SECRET.into(); 4]
+            p.tags = vec![SECRET.into(); 4];
         }),
         ("to", SECRET.into(), |p| p.to = SECRET.into()),
         ("languages", vec![SECRET].into(), |p| {
-            p.languages = vec![SECRET.into()]
+            p.languages = vec![SECRET.into()];
         }),
         ("currency", SECRET.into(), |p| p.currency = SECRET.into()),
         ("weight", 4711.0.into(), |p| p.weight = 4711.0),
@@ -511,17 +508,17 @@ fn case_58_a_secret_in_a_constrained_field_shows_in_no_error() {
         ("price", "4711".into(), |p| p.price = amount("4711")),
         ("fee", 4711.into(), |p| p.fee = Some(amount("4711"))),
         ("tip", 4711.into(), |p| {
-            p.tip = Some("4711".parse().unwrap())
+            p.tip = Some("4711".parse().unwrap());
         }),
         ("months/0", 4711.into(), |p| {
-            p.months[0] = NonZeroU16::new(4711)
+            p.months[0] = NonZeroU16::new(4711);
         }),
         ("content/0/broken", 4711.into(), |p| {
-            p.content[0].broken = 4711
+            p.content[0].broken = 4711;
         }),
     ];
     bad.push(("aggregateId", "4711000".into(), |p| {
-        p.aggregate_id = 4_711_000
+        p.aggregate_id = 4_711_000;
     }));
     // No value of the type can hold it.
     let poison = decode(&with("state", SECRET.into())).unwrap_err();

@@ -6,11 +6,11 @@ use factum_macros::Event;
 #[event(kind = "order.confirmed.v1", aggregate = "Order", topic = "orders.confirmed", unlocked)]
 pub struct OrderConfirmed {
     #[event(aggregate_id)]
-    pub order_id: u64,
+    pub order_id: u32,
     #[event(length(max = 4))]
     pub count: u32,
     #[event(pattern = "[a-z]+")]
-    pub items: Vec<u64>,
+    pub items: Vec<u32>,
     #[event(code = "currency")]
     pub currency: factum::Currency,
 }

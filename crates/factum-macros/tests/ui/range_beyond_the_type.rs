@@ -6,13 +6,11 @@ use factum_macros::Event;
 #[event(kind = "order.confirmed.v1", aggregate = "Order", topic = "orders.confirmed", unlocked)]
 pub struct OrderConfirmed {
     #[event(aggregate_id)]
-    pub order_id: u64,
+    pub order_id: u32,
     #[event(range(max = 300))]
     pub level: u8,
     #[event(range(min = -1))]
     pub count: u32,
-    #[event(range(max = 9_007_199_254_740_992))]
-    pub number: Option<u64>,
 }
 
 fn main() {}

@@ -6,13 +6,13 @@ use factum_macros::Event;
 #[event(kind = "order.confirmed.v1", aggregate = "Order", topic = "orders.confirmed", unlocked)]
 pub struct OrderConfirmed {
     #[event(aggregate_id)]
-    pub order_id: u64,
+    pub order_id: u32,
     #[event(range(min = 0.5))]
     pub count: u32,
-    #[event(range(min = "0.01"))]
+    #[event(range(min = "0.01"), float = "weighed on a scale")]
     pub weight: f64,
     #[event(range(greater_than = 0))]
-    pub number: Option<i64>,
+    pub number: Option<i32>,
 }
 
 fn main() {}

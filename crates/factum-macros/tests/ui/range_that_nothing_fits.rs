@@ -6,10 +6,10 @@ use factum_macros::Event;
 #[event(kind = "order.confirmed.v1", aggregate = "Order", topic = "orders.confirmed", unlocked)]
 pub struct OrderConfirmed {
     #[event(aggregate_id)]
-    pub order_id: u64,
+    pub order_id: u32,
     #[event(range(min = 10, max = 9))]
     pub count: u32,
-    #[event(range(min = 1.5, max = 1))]
+    #[event(range(min = 1.5, max = 1), float = "weighed on a scale")]
     pub weight: f64,
     #[event(range(min = "0.10", max = "0.09"))]
     pub price: factum::Amount,

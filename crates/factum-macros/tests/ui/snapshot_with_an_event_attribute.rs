@@ -5,7 +5,7 @@ use factum_macros::Snapshot;
 #[derive(Snapshot)]
 pub struct Item {
     #[event(text)]
-    pub product_id: u64,
+    pub product_id: u32,
 }
 
 fn main() {}
