@@ -65,6 +65,9 @@ const RELAY: &str = "crates/factum-runtime/src/relay.rs";
 const RELAY_STORE: &str = "crates/factum-postgres/src/relay.rs";
 const PRODUCER: &str = "crates/factum-kafka/src/producer.rs";
 
+const PERSONAL: &str = "crates/factum-macros/src/personal.rs";
+const VERBS: &str = "crates/factum-macros/src/verbs.rs";
+
 const POSTGRES: &str = "--test postgres";
 const CONSUMER: &str = "--test consumer";
 const UNIT: &str = "--lib";
@@ -274,5 +277,27 @@ pub(crate) const PATCHES: &[Patch] = &[
         sound: "            Decoded::Poison(poison) => Item::DeadLetter {\n                reason: DeadLetterReason::Poison(poison.reason()),\n                poison: Some(poison),\n            },",
         broken: "            Decoded::Poison(_) => Item::Unknown,",
         catchers: &[Catcher::Cell("kill/poll.after")],
+    },
+    Patch {
+        name: "personal-data-is-not-seen-through",
+        what: "an event of a broadcast topic compiles with a snapshot that holds personal data",
+        file: PERSONAL,
+        sound: "if !PARTS[1].is_empty() {",
+        broken: "if false {",
+        catchers: &[Catcher::Test {
+            target: "--test derives",
+            name: "every_mistake_has_its_error",
+        }],
+    },
+    Patch {
+        name: "any-word-in-ed-is-a-verb",
+        what: "an event may be called `OrderNeed`",
+        file: VERBS,
+        sound: "return has(IN_EED, word);",
+        broken: "return true;",
+        catchers: &[Catcher::Test {
+            target: UNIT,
+            name: "names_that_are_not_in_the_past_tense_are_found",
+        }],
     },
 ];
