@@ -164,23 +164,21 @@ enum Fault {
     Command,
 }
 
-/// How many words at the end are the verb with its particle: 1 in `OrderPaid`, 2 in `OrderPaidOut`.
+/// How many words at the end are the verb with what belongs to it: 1 in `OrderPaid`, 2 in `OrderPaidOut`, 3 in
+/// `ItemAddedToCart`.
 fn past_tense(name: &[String]) -> Result<usize, Fault> {
-    for particles in [0, 1, 2] {
-        let Some(verb) = name.len().checked_sub(particles + 1) else {
-            break;
-        };
-        if !verbs::PARTICLES.contains(&name[verb + 1..].join(" ").as_str()) {
+    let mut fault = Fault::NotPast;
+    for verb in (0..name.len()).rev() {
+        if !verbs::belong_to_verb(&name[verb + 1..]) {
             continue;
         }
         match verbs::standing(&name[verb]) {
-            Standing::Past => return Ok(particles + 1),
-            Standing::PastAfterNoun if verb > 0 => return Ok(particles + 1),
-            Standing::PastAfterNoun => return Err(Fault::Command),
+            Standing::PastAfterNoun if verb == 0 => fault = Fault::Command,
+            Standing::Past | Standing::PastAfterNoun => return Ok(name.len() - verb),
             Standing::Other => {}
         }
     }
-    Err(Fault::NotPast)
+    Err(fault)
 }
 
 /// The name that was likely meant.
@@ -189,10 +187,17 @@ fn guess(name: &[String]) -> Option<Vec<String>> {
         // `LogInUser` is `UserLoggedIn`.
         let particle = rest
             .first()
-            .filter(|first| rest.len() > 1 && verbs::PARTICLES.contains(&first.as_str()));
-        let mut turned = rest[usize::from(particle.is_some())..].to_vec();
+            .filter(|first| rest.len() > 1 && verbs::is_particle(first));
+        let rest = &rest[usize::from(particle.is_some())..];
+        // `AddItemToCart` is `ItemAddedToCart`.
+        let phrase = rest
+            .iter()
+            .position(|word| verbs::is_preposition(word))
+            .unwrap_or(rest.len());
+        let mut turned = rest[..phrase].to_vec();
         turned.push(verb);
         turned.extend(particle.cloned());
+        turned.extend_from_slice(&rest[phrase..]);
         turned
     };
     let (first, rest) = name.split_first()?;
@@ -294,6 +299,9 @@ mod tests {
             FundsUnfrozen FundsRefrozen TimeWound ClockRewound ContractUpheld TermsUpheld
             VersionSuperseded RequestSubmitted RequestOverseen WarrantyGone DealDone TaxWithheld
             KeyRevoked PlanChosen PlanRechosen SeatTaken SeatRetaken StoryTold StoryRetold
+            ItemAddedToCart ItemRemovedFromCart OrderConfirmedByCustomer OrderAssignedToDriver PriceSetBySeller
+            UserSignedUpFromCampaign UserLoggedInFromNewDevice TicketEscalatedToSecondLevel MoneyPaidBackInFull
+            PaymentTimedOut SessionTimedOut QuotaExceeded DataSynced AccountOverdrawn PolicyUnderwritten
             VisitorCame VisitorWent VisitorSeen LeaseGivenUp ServerShutDown ServerBroughtUp ServerGoneDown
         ";
         let refused: Vec<_> = names
@@ -319,7 +327,7 @@ mod tests {
             OrderOutlet ShipOutbound OrderState OrderStatus OrderUpdate CustomerCreate CustomerDeletion
             OrderShipment OrderShipping LogOut UserLogOut UserLogin UserSignup AccountSetup InvoiceUnpaid
             OrderUnconfirmed OrderUnfinished MessageUnread PageUndefined Order Ed Bed
-            OrderConfirmedByCustomer OrderRent AuctionBid GiftedUserTalented OrderConfirmedFlag
+            OrderRent OrderConfirmedBy OrderConfirmedTo OrderConfirmedInsideShop AuctionBid GiftedUserTalented OrderConfirmedFlag
             OrderSource OrderRed TrafficLed1 UserInNeed OrderBeloved
         ";
         let missed: Vec<_> = names
@@ -369,6 +377,9 @@ mod tests {
             ("OrderPaymentFailed", "order.failed.v1", true),
             ("PaymentFailed", "order.payment-failed.v1", true),
             ("OrderReset", "order.reset.v1", true),
+            ("ItemAddedToOrder", "order.item-added-to-order.v1", true),
+            ("ItemAddedToOrder", "order.added-to-order.v1", true),
+            ("ItemAddedToOrder", "order.item-added.v1", false),
             ("PasswordReset", "order.password-reset.v1", true),
             ("OrderLevel2Reached", "order.level2-reached.v1", true),
             ("OrderConfirmed", "order.paid.v1", false),
@@ -477,6 +488,7 @@ mod tests {
             ("CustomerCreate", Some("CustomerCreated")),
             ("ConfirmPayment", Some("PaymentConfirmed")),
             ("PlaceOrder", Some("OrderPlaced")),
+            ("AddItemToCart", Some("ItemAddedToCart")),
             ("OrderNeed", None),
             ("Speed", None),
             ("OrderStatus", None),

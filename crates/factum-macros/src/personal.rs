@@ -42,7 +42,7 @@ const PERSONAL: &str = "
     ip ipaddress ipaddr ipv ipvaddress macaddress remoteaddr
     gender sex nationality citizenship ethnicity religion maritalstatus disability diagnosis medicalrecord
     medicalhistory bloodtype sexualorientation
-    contactdetails contactdata personaldata personaldetails
+    contactdetails contactdata emergencycontact nextofkin residence personaldata personaldetails
     ";
 
 /// Cards that are no bank's, and addresses that are nobody's.

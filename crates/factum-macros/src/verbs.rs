@@ -10,36 +10,48 @@ pub(crate) enum Standing {
     Other,
 }
 
-/// What may follow the verb and belong to it. The empty one is none.
-pub(crate) const PARTICLES: &[&str] = &[
-    "",
-    "ahead",
-    "along",
-    "apart",
-    "around",
-    "aside",
-    "away",
-    "back",
-    "down",
-    "forth",
-    "forward",
-    "in",
-    "off",
-    "on",
-    "out",
-    "over",
-    "through",
-    "together",
-    "under",
-    "up",
-    "with",
-    "for review",
-    "in full",
-    "in part",
-    "in transit",
-    "on hold",
-    "to sender",
+/// What may follow the verb and belong to it.
+const PARTICLES: &[&str] = &[
+    "ahead", "along", "apart", "around", "aside", "away", "back", "down", "forth", "forward", "in",
+    "off", "on", "out", "over", "through", "together", "under", "up", "with",
 ];
+
+/// What may follow the verb in two words.
+const PHRASES: &[[&str; 2]] = &[
+    ["in", "full"],
+    ["in", "part"],
+    ["in", "transit"],
+    ["on", "hold"],
+];
+
+/// What begins a phrase that tells where it went or who did it: `ItemAddedToCart`.
+const PREPOSITIONS: &[&str] = &["as", "by", "for", "from", "into", "onto", "to"];
+
+/// A longer phrase is no name any more.
+const MAX_PHRASE_WORDS: usize = 4;
+
+pub(crate) fn is_particle(word: &str) -> bool {
+    PARTICLES.contains(&word)
+}
+
+pub(crate) fn is_preposition(word: &str) -> bool {
+    PREPOSITIONS.contains(&word)
+}
+
+/// Whether the words behind a verb belong to it: none, a particle, a phrase, or a particle and a phrase.
+pub(crate) fn belong_to_verb(words: &[String]) -> bool {
+    let is_phrase = |words: &[String]| match words {
+        [first, second] if PHRASES.iter().any(|phrase| phrase == &[first, second]) => true,
+        [first, _, ..] => is_preposition(first) && words.len() <= MAX_PHRASE_WORDS,
+        _ => false,
+    };
+    match words {
+        [] => true,
+        [particle] => is_particle(particle),
+        [particle, rest @ ..] if is_particle(particle) && is_phrase(rest) => true,
+        _ => is_phrase(words),
+    }
+}
 
 /// Verbs that are irregular: the verb, its past, its participle. Where there are several, all stand there.
 ///
@@ -76,7 +88,7 @@ const IRREGULAR: &str = "
     catch caught
     chide chid chidden
     choose chose chosen
-    cleave clove cleft cloven
+    cleave cleft cloven
     cling clung
     clothe clad
     come came
@@ -184,7 +196,8 @@ const IRREGULAR: &str = "
     spoil spoilt
     spring sprang sprung
     stand stood
-    stave stove
+    browbeat browbeaten
+    inlay inlaid
     steal stole stolen
     stick stuck
     sting stung

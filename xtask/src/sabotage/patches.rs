@@ -71,6 +71,9 @@ const ENCODE: &str = "crates/factum-event/src/encode.rs";
 
 const CONSTRAINTS: &str = "--test constraints";
 const CONSTRAINT_MODELS: &str = "--test constraint_models";
+const PERSONAL: &str = "crates/factum-macros/src/personal.rs";
+const VERBS: &str = "crates/factum-macros/src/verbs.rs";
+
 const POSTGRES: &str = "--test postgres";
 const CONSUMER: &str = "--test consumer";
 const UNIT: &str = "--lib";
@@ -323,6 +326,28 @@ pub(crate) const PATCHES: &[Patch] = &[
         catchers: &[Catcher::Test {
             target: CONSTRAINT_MODELS,
             name: "choices_agree",
+        }],
+    },
+    Patch {
+        name: "personal-data-is-not-seen-through",
+        what: "an event of a broadcast topic compiles with a snapshot that holds personal data",
+        file: PERSONAL,
+        sound: "if !PARTS[1].is_empty() {",
+        broken: "if false {",
+        catchers: &[Catcher::Test {
+            target: "--test derives",
+            name: "every_mistake_has_its_error",
+        }],
+    },
+    Patch {
+        name: "any-word-in-ed-is-a-verb",
+        what: "an event may be called `OrderNeed`",
+        file: VERBS,
+        sound: "return has(IN_EED, word);",
+        broken: "return true;",
+        catchers: &[Catcher::Test {
+            target: UNIT,
+            name: "names_that_are_not_in_the_past_tense_are_found",
         }],
     },
 ];

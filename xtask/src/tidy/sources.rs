@@ -58,7 +58,8 @@ const PURE: &[&str] = &[
 /// What a pure crate must not name: in its source, and as a dependency.
 const IMPURE: &[&str] = &[
     "SystemTime",
-    "Instant",
+    "time::Instant",
+    "Instant::now",
     "now_utc",
     "now_local",
     "now_v7",
