@@ -9,4 +9,6 @@
 
 
 
+pub mod compatibility;
+pub mod document;
 pub mod lock;

@@ -56,6 +56,7 @@ pub use trace_context::{TraceContext, TraceContextError};
 #[doc(hidden)]
 pub mod __private {
     pub use crate::contract::in_envelope;
+    pub use crate::decode::read_record;
     pub use crate::{
         AggregateId, AggregateIdError, Content, Contract, EncodeError, Event, FieldShape,
         JsonValue, ObjectReader, ObjectWriter, Poison, Shape, Shapes, Snapshot, SnapshotText,
