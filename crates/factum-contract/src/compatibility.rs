@@ -828,7 +828,7 @@ impl<'c> Comparison<'c> {
                     pattern,
                 },
             ) => {
-                if (a, b) != (c, d) {
+                if (a.unwrap_or(0), b) != (c.unwrap_or(0), d) {
                     let length = |min_chars, max_chars| Shape::Text {
                         min_chars,
                         max_chars,
@@ -913,7 +913,8 @@ impl<'c> Comparison<'c> {
                 any = true;
             }
         }
-        if !any {
+        // The edges of integers are all looked at: with nothing found, the same integers are good in other words.
+        if !any && !matches!(old, Shape::Integer { .. }) {
             // Another constraint may hide the value, or make the change empty. Nobody can tell in general.
             self.by_rule(
                 widened,

@@ -5,10 +5,13 @@
 //! - [`compatibility`]: what changes between two contracts, and who can't read whom any more.
 //! - [`document`]: JSON documents of a contract: read as the derived decoder does, and made up.
 //! - [`gate`]: the test that `derive(Event)` adds to a crate.
+//! - [`text`]: a change in words.
 
 
 
 
 pub mod compatibility;
 pub mod document;
+pub mod gate;
 pub mod lock;
+pub mod text;

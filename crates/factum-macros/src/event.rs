@@ -4,7 +4,7 @@ use proc_macro2::{Span, TokenStream};
 use quote::quote;
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{DeriveInput, Field, LitStr, Path, Type, parse_quote};
+use syn::{DeriveInput, Field, Ident, LitStr, Path, Type, parse_quote};
 
 use crate::attribute::{Errors, arguments};
 use crate::fields::{WireField, in_its_own_scope, named_fields, refuse_equal_names};
@@ -32,6 +32,7 @@ struct Declaration {
     aggregate: String,
     topic: String,
     restricted: bool,
+    unlocked: bool,
 }
 
 impl Declaration {
@@ -41,6 +42,7 @@ impl Declaration {
         let mut aggregate = None;
         let mut topic = None;
         let mut restricted = false;
+        let mut unlocked = false;
         let mut seen = Vec::new();
         let allowed = [
             "kind",
@@ -56,6 +58,7 @@ impl Declaration {
             if key == "restricted" || key == "unlocked" {
                 argument.check_flag(errors);
                 restricted |= key == "restricted";
+                unlocked |= key == "unlocked";
                 continue;
             }
             let text = argument.text(errors);
@@ -99,6 +102,7 @@ impl Declaration {
             aggregate: value(aggregate),
             topic: value(topic),
             restricted,
+            unlocked,
         }
     }
 
@@ -167,13 +171,47 @@ impl Declaration {
                 definitions: __collected.into_definitions(),
             }
         };
-        self.wrap(
+        let implementation = self.wrap(
             input,
             &contract,
             &aggregate_id,
             &quote! { #(#writes)* ::core::result::Result::Ok(()) },
             &quote! { ::core::result::Result::Ok(Self { #(#reads)* }) },
-        )
+        );
+        let gate = self.gate(input, fields);
+        quote! { #implementation #gate }
+    }
+
+    /// The test that compares the contract with its lock file (EVT-3). It stands beside the struct and not in the
+    /// implementation's own scope: the harness runs no test that stands within a constant. Nor does it within a function;
+    /// rustc warns there (`unnameable_test_items`), and rightly: nothing would compare the contract.
+    fn gate(&self, input: &DeriveInput, fields: &EventFields<'_>) -> TokenStream {
+        if self.unlocked {
+            return TokenStream::new();
+        }
+        let (krate, ident) = (&self.krate, &input.ident);
+        // `line!()` says where its tokens come from.
+        let line_of = |span: Span| quote::quote_spanned! { span => ::core::line!() };
+        let line = line_of(ident.span());
+        let lines = fields.all.iter().map(|field| {
+            let (name, line) = (&field.name, line_of(field.ident.span()));
+            quote! { (#name, #line) }
+        });
+        let name = format!("contract_of_{}", snake_case(&ident.unraw().to_string()));
+        let name = Ident::new(&name, ident.span());
+        quote! {
+            #[cfg(test)]
+            #[allow(non_snake_case, clippy::tests_outside_test_module)]
+            #[test]
+            fn #name() {
+                #krate::__private::check::<#ident>(&#krate::__private::Place {
+                    crate_folder: ::core::option_env!("CARGO_MANIFEST_DIR"),
+                    file: ::core::file!(),
+                    line: #line,
+                    fields: &[#(#lines),*],
+                });
+            }
+        }
     }
 
     /// An implementation that type-checks and never runs, since the mistake stops the build: so that
@@ -235,6 +273,20 @@ impl Declaration {
         };
         in_its_own_scope(krate, &implementation)
     }
+}
+
+/// `OrderConfirmed` as `order_confirmed`.
+fn snake_case(name: &str) -> String {
+    let mut snake = String::new();
+    let mut after_lower_case = false;
+    for letter in name.chars() {
+        if letter.is_uppercase() && after_lower_case {
+            snake.push('_');
+        }
+        after_lower_case = letter.is_lowercase() || letter.is_numeric();
+        snake.extend(letter.to_lowercase());
+    }
+    snake
 }
 
 fn good(

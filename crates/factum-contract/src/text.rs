@@ -1,0 +1,56 @@
+//! A finding in words: the same in the gate's test and in the command.
+
+use std::fmt::Write as _;
+
+use crate::compatibility::Finding;
+
+/// The most characters of a document that are shown; the rest is left out, in sight.
+pub const MAX_SHOWN_CHARS: usize = 2_000;
+
+/// A finding as a block of lines, without a line break at the end:
+///
+/// ```text
+/// FIELD_REMOVED (EVT-3): `note` was removed: old consumers require it
+///   where: src/events.rs:12
+///   who:   old consumers, reading what new producers write
+///   proof: {"eventId":…}
+///          refused: expected text at $.note
+///   mend:  put `note` back; or …
+/// ```
+///
+/// `current` is the event type, `next` the version to add, see
+/// [`next_version`](crate::compatibility::next_version).
+#[must_use]
+pub fn block(finding: &Finding, place: &str, current: &str, next: &str) -> String {
+    let mut text = format!(
+        "{} ({}): {}\n  where: {place}",
+        finding.rule,
+        finding.rule.standard(),
+        finding.why
+    );
+    if let Some(side) = finding.side {
+        let _ = write!(text, "\n  who:   {side}, reading what {} write", side.writers());
+    }
+    if let Some(example) = &finding.counterexample {
+        let _ = write!(text, "\n  proof: {}", shortened(&example.document));
+        match &example.refused {
+            Some(expected) => {
+                let _ = write!(text, "\n         is refused: expected {expected}");
+            }
+            None => text.push_str("\n         is read, and its meaning is lost: the standard forbids the change"),
+        }
+    }
+    if finding.is_breaking() {
+        let _ = write!(text, "\n  mend:  {}", finding.mend(current, next));
+    }
+    text
+}
+
+/// The text, cut where it is very long: a list of thousands of items proves no more to a reader.
+#[must_use]
+pub fn shortened(document: &str) -> String {
+    match document.char_indices().nth(MAX_SHOWN_CHARS) {
+        None => document.to_owned(),
+        Some((at, _)) => format!("{}… ({} bytes)", &document[..at], document.len()),
+    }
+}
