@@ -218,6 +218,28 @@ pub struct Counterexample {
     pub refused: Option<String>,
 }
 
+/// A field as the source declares it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Declared {
+    /// The field of the event that it is, or that leads to it, by its name on the wire.
+    pub top_field: String,
+    /// The snapshot that has the field, by its name in the new contract; `None` for a field of the event.
+    pub snapshot: Option<String>,
+    /// The field's name on the wire; `None` where it is gone, and the snapshot is all that there is to see.
+    pub field: Option<String>,
+}
+
+/// The version that takes the place of an event type when its contract must change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Successor {
+    /// The event type that stays as it is, such as `order.confirmed.v1`.
+    pub current: String,
+    /// The Rust struct of it.
+    pub name: String,
+    /// The event type to add, such as `order.confirmed.v2`.
+    pub next: String,
+}
+
 /// One change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
@@ -225,6 +247,8 @@ pub struct Finding {
     pub rule: Rule,
     /// The field, such as `items[].price`; empty for the event as a whole.
     pub field: String,
+    /// The field in the source as it is now: `None` where that is the struct as a whole, as with a removed field.
+    pub declared: Option<Declared>,
     /// Who meets it; `None` for a compatible change.
     pub side: Option<Side>,
     /// What changed and what follows, in a sentence.
@@ -242,21 +266,16 @@ impl Finding {
         self.side.is_some()
     }
 
-    /// The event's own field that the path begins with, such as `items` of `items[].price`.
+    /// What to do: take the change back, or add a version.
     #[must_use]
-    pub fn top_field(&self) -> &str {
-        self.field
-            .split(['.', '[', '{'])
-            .next()
-            .unwrap_or_default()
-    }
-
-    /// What to do: take it back, or add the version `next`, see [`next_version`].
-    #[must_use]
-    pub fn mend(&self, current: &str, next: &str) -> String {
+    pub fn mend(&self, successor: &Successor) -> String {
+        let Successor {
+            current,
+            name,
+            next,
+        } = successor;
         if !self.is_breaking() {
-            return "nothing: run `FACTUM_CONTRACTS=update cargo test` and commit the lock file"
-                .to_owned();
+            return "run `FACTUM_CONTRACTS=update cargo test` and commit the lock file".to_owned();
         }
         if self.rule == Rule::EventRemoved {
             return format!(
@@ -265,8 +284,8 @@ impl Finding {
             );
         }
         let version = format!(
-            "leave `{current}` as it was and add the event `{next}` with the change, \
-             a struct of its own that `supersedes` it"
+            "leave `{current}` as it was and add `{next}`, a struct of its own with the change and with \
+             `#[event(kind = \"{next}\", supersedes = {name}, …)]`"
         );
         match &self.retreat {
             Some(retreat) => format!("{retreat}; or {version}"),
@@ -280,6 +299,8 @@ impl Finding {
 pub struct Report {
     /// The event type.
     pub event_type: String,
+    /// The Rust struct's name.
+    pub name: String,
     /// The changes: breaking ones first, each group in the order of the contract.
     pub findings: Vec<Finding>,
 }
@@ -301,12 +322,23 @@ impl Report {
         self.findings.iter().filter(|finding| !finding.is_breaking())
     }
 
+    /// The version to add, above all `known` event types of the same event.
+    #[must_use]
+    pub fn successor<'k>(&self, known: impl IntoIterator<Item = &'k str>) -> Successor {
+        Successor {
+            current: self.event_type.clone(),
+            name: self.name.clone(),
+            next: next_version(&self.event_type, known),
+        }
+    }
+
     /// That the event is no longer published.
     #[must_use]
     pub fn removed(old: &Contract) -> Report {
         let finding = Finding {
             rule: Rule::EventRemoved,
             field: String::new(),
+            declared: None,
             side: Some(Side::OldConsumers),
             why: format!(
                 "`{}` is no longer published, and whoever handles it waits for ever",
@@ -320,6 +352,7 @@ impl Report {
         };
         Report {
             event_type: old.event_type.clone(),
+            name: old.name.clone(),
             findings: vec![finding],
         }
     }
@@ -383,6 +416,8 @@ pub fn compare(old: &Contract, new: &Contract) -> Report {
         old,
         new,
         path: Vec::new(),
+        snapshots: Vec::new(),
+        now: None,
         seen: BTreeSet::new(),
         findings: Vec::new(),
     };
@@ -391,6 +426,7 @@ pub fn compare(old: &Contract, new: &Contract) -> Report {
     findings.sort_by_key(|finding| !finding.is_breaking());
     Report {
         event_type: new.event_type.clone(),
+        name: new.name.clone(),
         findings,
     }
 }
@@ -399,6 +435,10 @@ struct Comparison<'c> {
     old: &'c Contract,
     new: &'c Contract,
     path: Vec<Step>,
+    /// The snapshots that the path leads through, by their names in the new contract.
+    snapshots: Vec<String>,
+    /// The new name of the last field of the path, where that is another; `Some(None)` where it is gone.
+    now: Option<Option<String>>,
     /// Pairs of snapshots that were compared, or are being: a snapshot may hold itself.
     seen: BTreeSet<(&'c str, &'c str)>,
     findings: Vec<Finding>,
@@ -583,6 +623,8 @@ impl<'c> Comparison<'c> {
             old: self.old,
             new: self.new,
             path: Vec::new(),
+            snapshots: Vec::new(),
+            now: None,
             seen: BTreeSet::new(),
             findings: Vec::new(),
         };
@@ -637,6 +679,7 @@ impl<'c> Comparison<'c> {
                 to.name
             ),
         };
+        self.now = Some(renamed_to.map(|to| to.name.clone()));
         let joint = if renamed_to.is_some() { " " } else { ": " };
         self.breaking(
             rule,
@@ -646,6 +689,7 @@ impl<'c> Comparison<'c> {
             refused,
             Some(retreat),
         );
+        self.now = None;
         self.path.pop();
     }
 
@@ -703,7 +747,9 @@ impl<'c> Comparison<'c> {
                     let fields = |contract: &'c Contract, name: &str| {
                         contract.definitions.get(name).map(Vec::as_slice).unwrap_or_default()
                     };
+                    self.snapshots.push(b.clone());
                     self.fields(fields(self.old, a), fields(self.new, b));
+                    self.snapshots.pop();
                 }
             }
             (Shape::Nullable(a), Shape::Nullable(b)) => self.shapes(a, b),
@@ -894,13 +940,14 @@ impl<'c> Comparison<'c> {
         noun: &str,
     ) {
         let what = self.what();
-        let back = Some(format!("set the {noun} back to {}", expectation(&readers.0)));
+        let back = Some(format!("set the {noun} back to that of {}", expectation(old)));
         let mut any = false;
         for (rule, side, reader) in [
             (widened, Side::OldConsumers, &readers.0),
             (narrowed, Side::NewConsumers, &readers.1),
         ] {
-            if let Some(shown) = self.find(side, old, new, reader) {
+            if let Some(mut shown) = self.find(side, old, new, reader) {
+                shown.refused = expectation(if side == Side::OldConsumers { old } else { new });
                 let why = match side {
                     Side::OldConsumers => format!(
                         "the {noun} of {what} was widened: new producers write what old consumers refuse"
@@ -1246,6 +1293,7 @@ impl<'c> Comparison<'c> {
         self.findings.push(Finding {
             rule,
             field: display(&self.path),
+            declared: self.declared(),
             side: Some(side),
             why,
             counterexample,
@@ -1257,11 +1305,35 @@ impl<'c> Comparison<'c> {
         self.findings.push(Finding {
             rule,
             field: display(&self.path),
+            declared: self.declared(),
             side: None,
             why,
             counterexample: None,
             retreat: None,
         });
+    }
+
+    fn declared(&self) -> Option<Declared> {
+        let names = || {
+            self.path.iter().filter_map(|step| match step {
+                Step::Field(name) => Some(name.clone()),
+                _ => None,
+            })
+        };
+        let field = match &self.now {
+            Some(now) => now.clone(),
+            None => names().next_back(),
+        };
+        let snapshot = self.snapshots.last().cloned();
+        let top_field = match &snapshot {
+            Some(_) => names().next(),
+            None => field.clone(),
+        };
+        Some(Declared {
+            top_field: top_field?,
+            snapshot,
+            field,
+        })
     }
 
     /// The place as a noun.

@@ -636,10 +636,15 @@ impl<'c> Maker<'c> {
             (Shape::Nullable(inner), _) => self.along(inner, depth, path, standing),
             (
                 Shape::Array {
-                    items, min_items, ..
+                    items,
+                    min_items,
+                    max_items,
                 },
                 Step::Item,
             ) => {
+                if *max_items == Some(0) {
+                    return None;
+                }
                 let mut made = vec![self.along(items, depth + 1, &path[1..], standing)?];
                 while (made.len() as u32) < min_items.unwrap_or(0).min(MAX_MADE_UP) {
                     made.push(self.value(items, depth + 1)?);

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 use factum_event::{Contract, Event};
 
-use crate::compatibility::{Finding, Report, compare, next_version};
+use crate::compatibility::{Finding, Report, Successor, compare};
 use crate::lock::{self, LockError};
 use crate::text;
 
@@ -127,15 +127,18 @@ pub fn compare_with_lock(contract: &Contract, place: &Place, mode: Mode) -> Resu
     let report = compare(&locked, contract);
     let change = |report: Report| {
         let known = known_kinds(folder);
-        let next = next_version(&report.event_type, known.iter().map(String::as_str));
+        let successor = report.successor(known.iter().map(String::as_str));
         Change {
             places: report
                 .findings
                 .iter()
-                .map(|finding| place.of(finding.top_field()))
+                .map(|finding| {
+                    let declared = finding.declared.as_ref();
+                    place.of(declared.map_or("", |declared| &declared.top_field))
+                })
                 .collect(),
             report,
-            next,
+            successor,
             path: path.clone(),
         }
     };
@@ -169,7 +172,7 @@ pub struct Change {
     /// File and line of each finding.
     places: Vec<String>,
     /// The version to add.
-    next: String,
+    successor: Successor,
     /// The lock file.
     path: PathBuf,
 }
@@ -246,7 +249,7 @@ fn blocks<'f>(
         .zip(&change.places)
         .filter(move |(finding, _)| which(finding))
         .map(|(finding, place)| {
-            text::block(finding, place, &change.report.event_type, &change.next)
+            text::block(finding, place, &change.successor)
         })
 }
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use crate::compatibility::Finding;
+use crate::compatibility::{Finding, Successor};
 
 /// The most characters of a document that are shown; the rest is left out, in sight.
 pub const MAX_SHOWN_CHARS: usize = 2_000;
@@ -18,10 +18,9 @@ pub const MAX_SHOWN_CHARS: usize = 2_000;
 ///   mend:  put `note` back; or …
 /// ```
 ///
-/// `current` is the event type, `next` the version to add, see
-/// [`next_version`](crate::compatibility::next_version).
+/// `successor` is the version to add, see [`Report::successor`](crate::compatibility::Report::successor).
 #[must_use]
-pub fn block(finding: &Finding, place: &str, current: &str, next: &str) -> String {
+pub fn block(finding: &Finding, place: &str, successor: &Successor) -> String {
     let mut text = format!(
         "{} ({}): {}\n  where: {place}",
         finding.rule,
@@ -37,11 +36,11 @@ pub fn block(finding: &Finding, place: &str, current: &str, next: &str) -> Strin
             Some(expected) => {
                 let _ = write!(text, "\n         is refused: expected {expected}");
             }
-            None => text.push_str("\n         is read, and its meaning is lost: the standard forbids the change"),
+            None => text.push_str("\n         is read by every reader of Factum; the standard forbids the change all the same"),
         }
     }
     if finding.is_breaking() {
-        let _ = write!(text, "\n  mend:  {}", finding.mend(current, next));
+        let _ = write!(text, "\n  mend:  {}", finding.mend(successor));
     }
     text
 }
