@@ -2,7 +2,10 @@
 
 use std::fmt::Write as _;
 
+use factum_event::Shape;
+
 use crate::compatibility::{Finding, Successor};
+use crate::document::expectation;
 
 /// The most characters of a document that are shown; the rest is left out, in sight.
 pub const MAX_SHOWN_CHARS: usize = 2_000;
@@ -43,6 +46,25 @@ pub fn block(finding: &Finding, place: &str, successor: &Successor) -> String {
         let _ = write!(text, "\n  mend:  {}", finding.mend(successor));
     }
     text
+}
+
+/// The form of a value as a phrase, such as `a list of OrderItem` or `text of at most 40 characters`.
+#[must_use]
+pub fn shape(shape: &Shape) -> String {
+    match shape {
+        Shape::Array { items, .. } => {
+            let count = expectation(shape).replacen("an array", "a list", 1);
+            format!("{count}, each {}", self::shape(items))
+        }
+        Shape::Map { values } => format!("a map, each value {}", self::shape(values)),
+        Shape::Nullable(inner) => format!("{} or null", self::shape(inner)),
+        Shape::Object(name) => name.clone(),
+        Shape::Choice { values, open } => {
+            let more = if *open { ", or another text" } else { "" };
+            format!("one of {}{more}", values.join(", "))
+        }
+        other => expectation(other),
+    }
 }
 
 /// The text, cut where it is very long: a list of thousands of items proves no more to a reader.
