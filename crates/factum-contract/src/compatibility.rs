@@ -12,7 +12,7 @@ use std::fmt;
 use factum_event::{AmountBound, Contract, EventType, FieldShape, Shape};
 
 use crate::document::{
-    self, Document, MAX_MADE_UP, Standing, Step, amount_document, beside, expectation, plain_text,
+    self, Document, MAX_MADE_UP, Refusal, Standing, Step, amount_document, beside, expectation, plain_text,
     reads_value, sample_value, sample_with, unknown_choice,
 };
 
@@ -448,7 +448,7 @@ struct Comparison<'c> {
 struct Shown {
     side: Side,
     value: Document,
-    refused: String,
+    refused: Refusal,
 }
 
 impl<'c> Comparison<'c> {
@@ -793,7 +793,7 @@ impl<'c> Comparison<'c> {
         let shown = Shown {
             side,
             value: Document::Null,
-            refused: expectation(reader),
+            refused: Refusal::of(reader),
         };
         self.shown(rule, shown, why, Some(retreat.to_owned()));
     }
@@ -947,7 +947,7 @@ impl<'c> Comparison<'c> {
             (narrowed, Side::NewConsumers, &readers.1),
         ] {
             if let Some(mut shown) = self.find(side, old, new, reader) {
-                shown.refused = expectation(if side == Side::OldConsumers { old } else { new });
+                shown.refused = Refusal::of(if side == Side::OldConsumers { old } else { new });
                 let why = match side {
                     Side::OldConsumers => format!(
                         "the {noun} of {what} was widened: new producers write what old consumers refuse"
@@ -1073,7 +1073,7 @@ impl<'c> Comparison<'c> {
             quoted.join(", ")
         };
         let closed = |values: &[String]| {
-            expectation(&Shape::Choice {
+            Refusal::of(&Shape::Choice {
                 values: values.to_vec(),
                 open: false,
             })
@@ -1192,7 +1192,7 @@ impl<'c> Comparison<'c> {
                 }
                 _ => None,
             };
-            let refused = expectation(reader);
+            let refused = Refusal::of(reader);
             match item {
                 Some(item) => {
                     let value = Document::Array(vec![item; count as usize]);
@@ -1208,7 +1208,7 @@ impl<'c> Comparison<'c> {
                     let document = (count == 0)
                         .then(|| Standing::Value(Document::Array(Vec::new())))
                         .and_then(|standing| sample_with(contract, &self.path, standing));
-                    let refused = format!("{refused} at {}", dollar(&self.path));
+                    let refused = format!("{} at {}", refused.expected, dollar(&self.path));
                     self.breaking(rule, side, why, document, Some(refused), back.clone());
                 }
             }
@@ -1267,7 +1267,8 @@ impl<'c> Comparison<'c> {
     fn shown(&mut self, rule: Rule, shown: Shown, why: String, retreat: Option<String>) {
         let writer = self.writer(shown.side);
         let document = sample_with(writer, &self.path, Standing::Value(shown.value));
-        let refused = format!("{} at {}", shown.refused, dollar(&self.path));
+        let Refusal { expected, below } = shown.refused;
+        let refused = format!("{expected} at {}{below}", dollar(&self.path));
         self.breaking(rule, shown.side, why, document, Some(refused), retreat);
     }
 

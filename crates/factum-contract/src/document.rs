@@ -492,12 +492,30 @@ pub(crate) fn sample_value(contract: &Contract, shape: &Shape) -> Option<Documen
     Maker::plain(contract).value(shape, 0)
 }
 
+/// What a reader expects, and where within the value.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Refusal {
+    pub(crate) expected: String,
+    /// The path from the value on, such as `[0].price`; empty for the value itself.
+    pub(crate) below: String,
+}
+
+impl Refusal {
+    /// Of the value itself.
+    pub(crate) fn of(shape: &Shape) -> Refusal {
+        Refusal {
+            expected: expectation(shape),
+            below: String::new(),
+        }
+    }
+}
+
 /// Reads one value as a reader of `shape` does.
 pub(crate) fn reads_value(
     contract: &Contract,
     shape: &Shape,
     value: &Document,
-) -> Result<(), String> {
+) -> Result<(), Refusal> {
     let event = Document::Object(vec![
         ("eventId".to_owned(), Document::text(EVENT_ID)),
         ("eventType".to_owned(), Document::text("a.b.v1")),
@@ -515,7 +533,14 @@ pub(crate) fn reads_value(
         }
     })
     .map(drop)
-    .map_err(|poison| poison.expected().to_owned())
+    .map_err(|poison| Refusal {
+        expected: poison.expected().to_owned(),
+        below: poison
+            .path()
+            .strip_prefix("$.value")
+            .unwrap_or_default()
+            .to_owned(),
+    })
 }
 
 /// Makes documents up.
