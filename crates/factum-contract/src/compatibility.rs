@@ -536,7 +536,10 @@ impl<'c> Comparison<'c> {
         let step = [Step::Field(new.aggregate_id.clone())];
         let mut documents = Vec::new();
         if let Some(field) = new.fields.iter().find(|field| field.name == new.aggregate_id) {
-            for value in candidates(new, &field.shape, &field.shape) {
+            let mut values = candidates(new, &field.shape, &field.shape);
+            // Other than the plainest, which the old field has, too.
+            values.extend(document::several(new, &field.shape));
+            for value in values {
                 documents.extend(sample_with(new, &step, Standing::Value(value)));
             }
         }

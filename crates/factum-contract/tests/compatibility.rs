@@ -535,7 +535,7 @@ one side and refused by the other. The envelope and `orderId`, which stand in ev
 
 fn page() -> String {
     let mut page = INTRODUCTION.to_owned();
-    page.push_str("| change | verdict | who meets it | rule | document | elsewhere |\n|---|---|---|---|---|---|\n");
+    page.push_str("| change | verdict | who meets it | rule | document, and what its reader expects | elsewhere |\n|---|---|---|---|---|---|\n");
     for row in rows() {
         let report = compare(&row.old, &row.new);
         if report.findings.is_empty() {
@@ -552,8 +552,9 @@ fn page() -> String {
             let first = index == 0;
             let rule = format!("`{}`", finding.rule);
             let document = example.map_or(String::new(), |example| {
-                let shown = shown(&example.document);
-                format!("`{}`", shown.replace('|', "\\|"))
+                let shown = shown(&example.document, finding);
+                let expected = example.refused.as_ref().map(|refused| format!(": expected {refused}"));
+                format!("`{}`{}", shown.replace('|', "\\|"), expected.unwrap_or_default().replace('|', "\\|"))
             });
             line(
                 &mut page,
@@ -576,17 +577,25 @@ fn line(page: &mut String, cells: [&str; 6]) {
 }
 
 /// A document without what stands in every one.
-fn shown(document: &str) -> String {
+fn shown(document: &str, finding: &Finding) -> String {
     const SHOWN_CHARS: usize = 90;
-    let id = "\"orderId\":\"6f1e2c0a-3b0e-4a8f-9d51-2f6c1b7e9a10\"";
-    let rest = match document.split_once(id) {
-        Some((_, rest)) => format!("{{…{rest}"),
-        // What differs is the envelope, or the id.
-        None => format!("{{…{}", &document[document.find(",\"aggregateType\"").unwrap_or(0)..]),
+    // Of a change of the envelope, the envelope is what to see.
+    let from = match finding.rule {
+        Rule::AggregateTypeChanged | Rule::AggregateIdChanged => document.find("\"aggregateType\""),
+        _ => {
+            let id = document.find("\"orderId\":");
+            let rest = id.map(|id| document[id..].find(',').map(|comma| id + comma + 1));
+            rest.unwrap_or_else(|| document.find("\"orderRef\":"))
+        }
     };
+    let rest = from.map_or("}", |from| &document[from..]);
+    // Only the beginning of a UUID.
+    let short = regex::Regex::new("([0-9a-f]{4})[0-9a-f]{4}(-[0-9a-f]{4}){3}-[0-9a-f]{12}").expect("a pattern");
+    let rest = short.replace_all(rest, "$1…");
     match rest.char_indices().nth(SHOWN_CHARS) {
-        Some((at, _)) if !rest.contains("aggregateType") => format!("{}…", &rest[..at]),
-        _ => rest,
+        Some((at, _)) => format!("{{…,{}…", &rest[..at]),
+        None if rest == "}" => "{…}".to_owned(),
+        None => format!("{{…,{rest}"),
     }
 }
 
