@@ -31,7 +31,9 @@ enum Command {
     #[command(after_help = "Example:\n  factum contract show order.confirmed.v1")]
     Show(show::Show),
     /// Show what changed in the contract of an event; exit code 1 when it is broken
-    #[command(after_help = "Example:\n  factum contract diff order.confirmed.v1 --against origin/main")]
+    #[command(
+        after_help = "Example:\n  factum contract diff order.confirmed.v1 --against origin/main"
+    )]
     Diff(check::Diff),
 }
 
@@ -64,11 +66,7 @@ struct Trouble {
 }
 
 impl Trouble {
-    fn new(
-        what: impl Into<String>,
-        place: impl Into<String>,
-        mend: impl Into<String>,
-    ) -> Trouble {
+    fn new(what: impl Into<String>, place: impl Into<String>, mend: impl Into<String>) -> Trouble {
         Trouble {
             what: what.into(),
             hint: Some((place.into(), mend.into())),

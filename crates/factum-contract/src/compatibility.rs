@@ -12,8 +12,8 @@ use std::fmt;
 use factum_event::{AmountBound, Contract, EventType, FieldShape, Shape};
 
 use crate::document::{
-    self, Document, MAX_MADE_UP, Refusal, Standing, Step, amount_document, beside, expectation, plain_text,
-    reads_value, sample_value, sample_with, unknown_choice,
+    self, Document, MAX_MADE_UP, Refusal, Standing, Step, amount_document, beside, expectation,
+    plain_text, reads_value, sample_value, sample_with, unknown_choice,
 };
 
 /// The kind of a change. The names are public: they stand in the command's output, and are not renamed.
@@ -319,7 +319,9 @@ impl Report {
 
     /// The compatible changes.
     pub fn compatible(&self) -> impl Iterator<Item = &Finding> {
-        self.findings.iter().filter(|finding| !finding.is_breaking())
+        self.findings
+            .iter()
+            .filter(|finding| !finding.is_breaking())
     }
 
     /// The version to add, above all `known` event types of the same event.
@@ -535,7 +537,11 @@ impl<'c> Comparison<'c> {
         let (old, new) = (self.old, self.new);
         let step = [Step::Field(new.aggregate_id.clone())];
         let mut documents = Vec::new();
-        if let Some(field) = new.fields.iter().find(|field| field.name == new.aggregate_id) {
+        if let Some(field) = new
+            .fields
+            .iter()
+            .find(|field| field.name == new.aggregate_id)
+        {
             let mut values = candidates(new, &field.shape, &field.shape);
             // Other than the plainest, which the old field has, too.
             values.extend(document::several(new, &field.shape));
@@ -543,11 +549,11 @@ impl<'c> Comparison<'c> {
                 documents.extend(sample_with(new, &step, Standing::Value(value)));
             }
         }
-        let verdict = |document: &Document| match document::read(old, document.to_string().as_bytes())
-        {
-            Err(poison) if poison.path() == "$.aggregateId" => Some(poison),
-            _ => None,
-        };
+        let verdict =
+            |document: &Document| match document::read(old, document.to_string().as_bytes()) {
+                Err(poison) if poison.path() == "$.aggregateId" => Some(poison),
+                _ => None,
+            };
         let shown = documents
             .iter()
             .filter(|document| document::read(new, document.to_string().as_bytes()).is_ok())
@@ -577,11 +583,7 @@ impl<'c> Comparison<'c> {
     }
 
     /// Compares the fields of an object; says which were renamed.
-    fn fields(
-        &mut self,
-        old: &'c [FieldShape],
-        new: &'c [FieldShape],
-    ) -> Vec<(&'c str, &'c str)> {
+    fn fields(&mut self, old: &'c [FieldShape], new: &'c [FieldShape]) -> Vec<(&'c str, &'c str)> {
         let in_both = |fields: &[FieldShape], name: &str| fields.iter().any(|f| f.name == name);
         let removed: Vec<&FieldShape> = old.iter().filter(|f| !in_both(new, &f.name)).collect();
         let mut added: Vec<&FieldShape> = new.iter().filter(|f| !in_both(old, &f.name)).collect();
@@ -748,7 +750,11 @@ impl<'c> Comparison<'c> {
             (Shape::Object(a), Shape::Object(b)) => {
                 if self.seen.insert((a, b)) {
                     let fields = |contract: &'c Contract, name: &str| {
-                        contract.definitions.get(name).map(Vec::as_slice).unwrap_or_default()
+                        contract
+                            .definitions
+                            .get(name)
+                            .map(Vec::as_slice)
+                            .unwrap_or_default()
                     };
                     self.snapshots.push(b.clone());
                     self.fields(fields(self.old, a), fields(self.new, b));
@@ -826,17 +832,17 @@ impl<'c> Comparison<'c> {
                         not_zero,
                         text: true,
                     };
-                    let readers = (both(*old_min, *old_max, *old_zero), both(*min, *max, *not_zero));
+                    let readers = (
+                        both(*old_min, *old_max, *old_zero),
+                        both(*min, *max, *not_zero),
+                    );
                     self.range(old, new, &readers);
                 }
                 if old_text != text {
                     self.written_as(old, new, *text);
                 }
             }
-            (
-                Shape::Double { min: a, max: b },
-                Shape::Double { min: c, max: d },
-            ) => {
+            (Shape::Double { min: a, max: b }, Shape::Double { min: c, max: d }) => {
                 if (a, b) != (c, d) {
                     self.range(old, new, &(old.clone(), new.clone()));
                 }
@@ -943,7 +949,10 @@ impl<'c> Comparison<'c> {
         noun: &str,
     ) {
         let what = self.what();
-        let back = Some(format!("set the {noun} back to that of {}", expectation(old)));
+        let back = Some(format!(
+            "set the {noun} back to that of {}",
+            expectation(old)
+        ));
         let mut any = false;
         for (rule, side, reader) in [
             (widened, Side::OldConsumers, &readers.0),
@@ -1027,11 +1036,7 @@ impl<'c> Comparison<'c> {
             Some(pattern) => format!("the pattern {pattern}"),
             None => "no pattern".to_owned(),
         };
-        let why = format!(
-            "{what} has {} now and had {}",
-            form(after),
-            form(before)
-        );
+        let why = format!("{what} has {} now and had {}", form(after), form(before));
         let retreat = Some(match before {
             Some(before) => format!("write `pattern = \"{before}\"` again"),
             None => "take the pattern away again".to_owned(),
@@ -1086,14 +1091,19 @@ impl<'c> Comparison<'c> {
                 if !added.is_empty() || !removed.is_empty() {
                     self.compatible(
                         Rule::OpenChoiceChanged,
-                        format!("the named values of {what} changed, and readers take unknown ones"),
+                        format!(
+                            "the named values of {what} changed, and readers take unknown ones"
+                        ),
                     );
                 }
             }
             (false, true) => {
                 let mut known = before.to_vec();
                 known.extend(values.iter().cloned());
-                let value = added.first().cloned().unwrap_or_else(|| unknown_choice(&known));
+                let value = added
+                    .first()
+                    .cloned()
+                    .unwrap_or_else(|| unknown_choice(&known));
                 self.shown(
                     Rule::ChoiceOpened,
                     Shown {
@@ -1111,7 +1121,10 @@ impl<'c> Comparison<'c> {
             (true, false) => {
                 let mut known = before.to_vec();
                 known.extend(values.iter().cloned());
-                let value = removed.first().cloned().unwrap_or_else(|| unknown_choice(&known));
+                let value = removed
+                    .first()
+                    .cloned()
+                    .unwrap_or_else(|| unknown_choice(&known));
                 self.shown(
                     Rule::ChoiceClosed,
                     Shown {
@@ -1119,7 +1132,9 @@ impl<'c> Comparison<'c> {
                         value: Document::Text(value),
                         refused: closed(values),
                     },
-                    format!("{what} was open: old events may hold other values than the named ones"),
+                    format!(
+                        "{what} was open: old events may hold other values than the named ones"
+                    ),
                     Some("write `other` again".to_owned()),
                 );
             }
@@ -1132,7 +1147,10 @@ impl<'c> Comparison<'c> {
                             value: Document::Text(value.clone()),
                             refused: closed(before),
                         },
-                        format!("{what} has new values ({}), which old consumers refuse", list(&added)),
+                        format!(
+                            "{what} has new values ({}), which old consumers refuse",
+                            list(&added)
+                        ),
                         Some(format!("take {} out again", list(&added))),
                     );
                 }
@@ -1165,7 +1183,10 @@ impl<'c> Comparison<'c> {
             } => (min_items.unwrap_or(0), max_items.unwrap_or(u32::MAX)),
             _ => (0, u32::MAX),
         };
-        let back = Some(format!("set the count of items back to {}", expectation(old)));
+        let back = Some(format!(
+            "set the count of items back to {}",
+            expectation(old)
+        ));
         for (rule, side, writer, reader) in [
             (Rule::ItemsWidened, Side::OldConsumers, new, old),
             (Rule::ItemsNarrowed, Side::NewConsumers, old, new),
@@ -1185,14 +1206,14 @@ impl<'c> Comparison<'c> {
                     format!("{what} may have counts of items now that old consumers refuse")
                 }
                 Side::NewConsumers => {
-                    format!("{what} may have counts of items in old events that new consumers refuse")
+                    format!(
+                        "{what} may have counts of items in old events that new consumers refuse"
+                    )
                 }
             };
             let contract = self.writer(side);
             let item = match writer {
-                Shape::Array { items, .. } if count <= MAX_MADE_UP => {
-                    sample_value(contract, items)
-                }
+                Shape::Array { items, .. } if count <= MAX_MADE_UP => sample_value(contract, items),
                 _ => None,
             };
             let refused = Refusal::of(reader);
@@ -1245,18 +1266,20 @@ impl<'c> Comparison<'c> {
             Side::OldConsumers => (self.new, new, self.old),
             Side::NewConsumers => (self.old, old, self.new),
         };
-        candidates(writer, shape, reader).into_iter().find_map(|value| {
-            reads_value(writer, shape, &value).ok()?;
-            let refused = reads_value(readers, reader, &value).err()?;
-            // As the key of a record it must be one, too.
-            let document = sample_with(writer, &self.path, Standing::Value(value.clone()))?;
-            document::read(writer, document.to_string().as_bytes()).ok()?;
-            Some(Shown {
-                side,
-                value,
-                refused,
+        candidates(writer, shape, reader)
+            .into_iter()
+            .find_map(|value| {
+                reads_value(writer, shape, &value).ok()?;
+                let refused = reads_value(readers, reader, &value).err()?;
+                // As the key of a record it must be one, too.
+                let document = sample_with(writer, &self.path, Standing::Value(value.clone()))?;
+                document::read(writer, document.to_string().as_bytes()).ok()?;
+                Some(Shown {
+                    side,
+                    value,
+                    refused,
+                })
             })
-        })
     }
 
     fn writer(&self, side: Side) -> &'c Contract {
@@ -1533,7 +1556,10 @@ fn candidates(contract: &Contract, writer: &Shape, reader: &Shape) -> Vec<Docume
                 values.push(Document::Text("a".repeat(longer as usize)));
             }
         }
-        Shape::Choice { values: named, open } => {
+        Shape::Choice {
+            values: named,
+            open,
+        } => {
             values.extend(named.iter().cloned().map(Document::Text));
             if *open {
                 values.push(Document::Text(unknown_choice(named)));

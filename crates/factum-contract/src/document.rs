@@ -215,8 +215,7 @@ fn read_value(
                     }
                 })
             };
-            let fits =
-                integer.is_ok_and(|i| (*min..=*max).contains(&i) && !(*not_zero && i == 0));
+            let fits = integer.is_ok_and(|i| (*min..=*max).contains(&i) && !(*not_zero && i == 0));
             require(fits)
         }
         Shape::Double { min, max } => {
@@ -243,9 +242,11 @@ fn read_value(
         Shape::Date => Date::read(value).map(drop),
         Shape::Code(CodeList::Currency) => Currency::read(value).map(drop),
         Shape::Code(list) => require(value.text("").is_ok_and(|text| is_code(*list, text))),
-        Shape::Choice { values, open } => {
-            require(value.text("").is_ok_and(|text| *open || values.iter().any(|v| v == text)))
-        }
+        Shape::Choice { values, open } => require(
+            value
+                .text("")
+                .is_ok_and(|text| *open || values.iter().any(|v| v == text)),
+        ),
         Shape::Array {
             items,
             min_items,
@@ -347,9 +348,9 @@ pub(crate) fn expectation(shape: &Shape) -> String {
         } => {
             let length = match (min_chars, max_chars) {
                 (None, None) => String::new(),
-                (Some(min), None) => format!(" of at least {min} characters"),
-                (None, Some(max)) => format!(" of at most {max} characters"),
-                (Some(min), Some(max)) => format!(" of {min} to {max} characters"),
+                (Some(min), None) => format!(" of at least {}", counted(*min, "character")),
+                (None, Some(max)) => format!(" of at most {}", counted(*max, "character")),
+                (Some(min), Some(max)) => format!(" of {min} to {}", counted(*max, "character")),
             };
             let form = pattern.as_ref().map(|p| format!(" that matches {p}"));
             format!("text{length}{}", form.unwrap_or_default())
@@ -375,13 +376,18 @@ pub(crate) fn expectation(shape: &Shape) -> String {
             ..
         } => match (min_items, max_items) {
             (None, None) => "an array".to_owned(),
-            (Some(min), None) => format!("an array of at least {min} items"),
-            (None, Some(max)) => format!("an array of at most {max} items"),
-            (Some(min), Some(max)) => format!("an array of {min} to {max} items"),
+            (Some(min), None) => format!("an array of at least {}", counted(*min, "item")),
+            (None, Some(max)) => format!("an array of at most {}", counted(*max, "item")),
+            (Some(min), Some(max)) => format!("an array of {min} to {}", counted(*max, "item")),
         },
         Shape::Nullable(inner) => format!("{}, or null", expectation(inner)),
         Shape::Map { .. } | Shape::Object(_) => "an object".to_owned(),
     }
+}
+
+fn counted(number: u32, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
 }
 
 fn range<T: fmt::Display>(min: Option<&T>, max: Option<&T>) -> String {
@@ -526,12 +532,16 @@ pub(crate) fn reads_value(
     ]);
     let limits = DecodeLimits::default();
     let text = event.to_string();
-    read_record(text.as_bytes(), "a.b.v1", "A", limits, |object, _| {
-        match object.get("value") {
+    read_record(
+        text.as_bytes(),
+        "a.b.v1",
+        "A",
+        limits,
+        |object, _| match object.get("value") {
             Some(value) => read_value(shape, &contract.definitions, &value).map(|()| true),
             None => Ok(true),
-        }
-    })
+        },
+    )
     .map(drop)
     .map_err(|poison| Refusal {
         expected: poison.expected().to_owned(),
@@ -578,10 +588,7 @@ impl<'c> Maker<'c> {
         fields.retain(|(name, _)| name != ENVELOPES_OWN);
         let mut event = vec![
             ("eventId".to_owned(), Document::text(EVENT_ID)),
-            (
-                "eventType".to_owned(),
-                Document::text(&contract.event_type),
-            ),
+            ("eventType".to_owned(), Document::text(&contract.event_type)),
             ("occurredAt".to_owned(), Document::text(INSTANT)),
             (
                 "aggregateType".to_owned(),
@@ -606,9 +613,7 @@ impl<'c> Maker<'c> {
             let value = if on_path {
                 match (&path[1..], standing) {
                     ([], Some(Standing::Absent)) => None,
-                    (rest, standing) => {
-                        Some(self.along(&field.shape, depth, rest, standing)?)
-                    }
+                    (rest, standing) => Some(self.along(&field.shape, depth, rest, standing)?),
                 }
             } else if depth == 0 && field.name == self.contract.aggregate_id {
                 Some(self.key(&field.shape)?)
@@ -726,11 +731,9 @@ impl<'c> Maker<'c> {
                 min_chars,
                 max_chars,
                 pattern,
-            } => Document::Text(self.text(
-                min_chars.unwrap_or(0),
-                *max_chars,
-                pattern.as_deref(),
-            )?),
+            } => {
+                Document::Text(self.text(min_chars.unwrap_or(0), *max_chars, pattern.as_deref())?)
+            }
             Shape::Uuid => {
                 let low = u128::from(self.pick(u64::MAX));
                 match low {
@@ -867,7 +870,11 @@ impl<'c> Maker<'c> {
         }
         const LETTERS: [char; 10] = ['a', 'Z', '0', ' ', 'é', '"', '\\', '😀', '\n', '/'];
         let length = u64::from(min) + self.pick(u64::from(most - min) + 1);
-        Some((0..length).map(|_| LETTERS[self.pick(10) as usize]).collect())
+        Some(
+            (0..length)
+                .map(|_| LETTERS[self.pick(10) as usize])
+                .collect(),
+        )
     }
 }
 

@@ -91,7 +91,8 @@ impl Mode {
 /// With the whole report when the event's contract and its lock file differ.
 #[track_caller]
 pub fn check<E: Event>(place: &Place) {
-    if let Err(error) = Mode::from_env().and_then(|mode| compare_with_lock(&E::contract(), place, mode))
+    if let Err(error) =
+        Mode::from_env().and_then(|mode| compare_with_lock(&E::contract(), place, mode))
     {
         panic!("\n\n{error}\n");
     }
@@ -248,9 +249,7 @@ fn blocks<'f>(
         .iter()
         .zip(&change.places)
         .filter(move |(finding, _)| which(finding))
-        .map(|(finding, place)| {
-            text::block(finding, place, &change.successor)
-        })
+        .map(|(finding, place)| text::block(finding, place, &change.successor))
 }
 
 fn stale(change: &Change) -> String {
@@ -285,7 +284,11 @@ fn breaking(change: &Change) -> String {
     if compatible > 0 {
         text.push_str(&format!(
             "{compatible} other {} compatible.\n",
-            if compatible == 1 { "change is" } else { "changes are" }
+            if compatible == 1 {
+                "change is"
+            } else {
+                "changes are"
+            }
         ));
     }
     text.push_str(&format!(
@@ -321,6 +324,9 @@ mod tests {
             Err(GateError::UpdateInCi)
         ));
         let error = Mode::new("overwrite", "").unwrap_err().to_string();
-        assert!(error.contains("FACTUM_CONTRACTS is \"overwrite\""), "{error}");
+        assert!(
+            error.contains("FACTUM_CONTRACTS is \"overwrite\""),
+            "{error}"
+        );
     }
 }

@@ -7,9 +7,6 @@
 //! - [`gate`]: the test that `derive(Event)` adds to a crate.
 //! - [`text`]: a change in words.
 
-
-
-
 pub mod compatibility;
 pub mod document;
 pub mod gate;

@@ -196,7 +196,9 @@ pub enum LockFault {
         error: io::Error,
     },
     /// More than [`MAX_BYTES`].
-    #[error("the lock file has {bytes} bytes, and at most {MAX_BYTES} are read; restore it from git")]
+    #[error(
+        "the lock file has {bytes} bytes, and at most {MAX_BYTES} are read; restore it from git"
+    )]
     TooLarge {
         /// Its size.
         bytes: usize,

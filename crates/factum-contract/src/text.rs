@@ -31,7 +31,11 @@ pub fn block(finding: &Finding, place: &str, successor: &Successor) -> String {
         finding.why
     );
     if let Some(side) = finding.side {
-        let _ = write!(text, "\n  who:   {side}, reading what {} write", side.writers());
+        let _ = write!(
+            text,
+            "\n  who:   {side}, reading what {} write",
+            side.writers()
+        );
     }
     if let Some(example) = &finding.counterexample {
         let _ = write!(text, "\n  proof: {}", shortened(&example.document));

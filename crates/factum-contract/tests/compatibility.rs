@@ -88,7 +88,10 @@ fn items_of(name: &str, fields: impl IntoIterator<Item = FieldShape>) -> Contrac
 /// An event with a snapshot that holds itself in a list.
 fn tree(name: &str, label: Shape) -> Contract {
     let mut contract = of(object(name));
-    let fields = vec![required("label", label), required("branches", list(object(name)))];
+    let fields = vec![
+        required("label", label),
+        required("branches", list(object(name))),
+    ];
     contract.definitions.insert(name.to_owned(), fields);
     contract
 }
@@ -466,16 +469,27 @@ table! {
 /// The verdicts are those of the row, and each document is proof of its own.
 fn hold(row: &Row) {
     let report = compare(&row.old, &row.new);
-    let found: Vec<(Rule, Option<Side>)> =
-        report.findings.iter().map(|finding| (finding.rule, finding.side)).collect();
-    assert_eq!(found, row.expected, "{}: {:#?}", row.change, report.findings);
+    let found: Vec<(Rule, Option<Side>)> = report
+        .findings
+        .iter()
+        .map(|finding| (finding.rule, finding.side))
+        .collect();
+    assert_eq!(
+        found, row.expected,
+        "{}: {:#?}",
+        row.change, report.findings
+    );
     for finding in report.breaking() {
         prove(row, finding);
     }
     if !report.is_breaking() {
         for (writer, reader) in [(&row.old, &row.new), (&row.new, &row.old)] {
             let event = document::sample(writer).expect("an event").to_string();
-            assert_eq!(document::read(reader, event.as_bytes()), Ok(true), "{event}");
+            assert_eq!(
+                document::read(reader, event.as_bytes()),
+                Ok(true),
+                "{event}"
+            );
         }
     }
 }
@@ -487,15 +501,29 @@ fn prove(row: &Row, finding: &Finding) {
         _ => (&row.old, &row.new),
     };
     let text = example.document.as_bytes();
-    assert_eq!(document::read(writer, text), Ok(true), "{}: its writer", row.change);
+    assert_eq!(
+        document::read(writer, text),
+        Ok(true),
+        "{}: its writer",
+        row.change
+    );
     let read = document::read(reader, text);
     match &example.refused {
         Some(expected) => {
             let poison = read.expect_err("the reader refuses it");
             let place = format!("at {}", poison.path());
-            assert!(expected.ends_with(&place), "{}: {expected}, {poison}", row.change);
+            assert!(
+                expected.ends_with(&place),
+                "{}: {expected}, {poison}",
+                row.change
+            );
         }
-        None => assert_eq!(read, Ok(true), "{}: read, and forbidden by the letter", row.change),
+        None => assert_eq!(
+            read,
+            Ok(true),
+            "{}: read, and forbidden by the letter",
+            row.change
+        ),
     }
 }
 
@@ -508,7 +536,9 @@ fn case_54_every_verdict_of_the_table_holds_in_its_direction() {
     }
     // Every rule that compares two contracts has a row.
     for rule in Rule::ALL.iter().filter(|rule| **rule != Rule::EventRemoved) {
-        let has_row = rows.iter().any(|row| row.expected.iter().any(|(of, _)| of == rule));
+        let has_row = rows
+            .iter()
+            .any(|row| row.expected.iter().any(|(of, _)| of == rule));
         assert!(has_row, "{rule} has no row");
     }
 }
@@ -539,7 +569,10 @@ fn page() -> String {
     for row in rows() {
         let report = compare(&row.old, &row.new);
         if report.findings.is_empty() {
-            line(&mut page, [row.change, "compatible", "", "", "", row.elsewhere]);
+            line(
+                &mut page,
+                [row.change, "compatible", "", "", "", row.elsewhere],
+            );
         }
         for (index, finding) in report.findings.iter().enumerate() {
             let example = finding.counterexample.as_ref();
@@ -553,8 +586,15 @@ fn page() -> String {
             let rule = format!("`{}`", finding.rule);
             let document = example.map_or(String::new(), |example| {
                 let shown = shown(&example.document, finding);
-                let expected = example.refused.as_ref().map(|refused| format!(": expected {refused}"));
-                format!("`{}`{}", shown.replace('|', "\\|"), expected.unwrap_or_default().replace('|', "\\|"))
+                let expected = example
+                    .refused
+                    .as_ref()
+                    .map(|refused| format!(": expected {refused}"));
+                format!(
+                    "`{}`{}",
+                    shown.replace('|', "\\|"),
+                    expected.unwrap_or_default().replace('|', "\\|")
+                )
             });
             line(
                 &mut page,
@@ -590,7 +630,8 @@ fn shown(document: &str, finding: &Finding) -> String {
     };
     let rest = from.map_or("}", |from| &document[from..]);
     // Only the beginning of a UUID.
-    let short = regex::Regex::new("([0-9a-f]{4})[0-9a-f]{4}(-[0-9a-f]{4}){3}-[0-9a-f]{12}").expect("a pattern");
+    let short = regex::Regex::new("([0-9a-f]{4})[0-9a-f]{4}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+        .expect("a pattern");
     let rest = short.replace_all(rest, "$1…");
     match rest.char_indices().nth(SHOWN_CHARS) {
         Some((at, _)) => format!("{{…,{}…", &rest[..at]),

@@ -157,7 +157,10 @@ fn a_missing_lock_file_fails_and_update_writes_it() {
 fn case_54_a_compatible_change_fails_until_it_is_committed_and_update_writes_it() {
     let of = Crate::with(&confirmed());
     let new = changed(optional_channel);
-    assert!(matches!(of.check(&new, Mode::Compare), Err(GateError::Stale(_))));
+    assert!(matches!(
+        of.check(&new, Mode::Compare),
+        Err(GateError::Stale(_))
+    ));
     assert_eq!(of.text(), lock::to_text(&confirmed()));
     of.check(&new, Mode::Update).expect("it is written");
     assert_eq!(of.text(), lock::to_text(&new));
@@ -182,7 +185,10 @@ fn a_damaged_lock_file_is_never_written() {
     let damaged = of.text().replace("\"uuid\"", "\"uid\"");
     fs::write(of.path(), &damaged).expect("the file is damaged");
     for mode in [Mode::Compare, Mode::Update] {
-        assert!(matches!(of.check(&confirmed(), mode), Err(GateError::Lock(_))));
+        assert!(matches!(
+            of.check(&confirmed(), mode),
+            Err(GateError::Lock(_))
+        ));
         assert_eq!(of.text(), damaged, "{mode:?}");
     }
 }
@@ -207,7 +213,9 @@ fn tests_at_once_leave_whole_files_and_nothing_else() {
         }
     });
     let entries = fs::read_dir(of.folder.path().join(lock::FOLDER)).expect("the folder");
-    let names: Vec<_> = entries.map(|entry| entry.expect("an entry").file_name()).collect();
+    let names: Vec<_> = entries
+        .map(|entry| entry.expect("an entry").file_name())
+        .collect();
     assert_eq!(names, ["order.confirmed.v1.json"]);
 }
 
@@ -216,13 +224,18 @@ fn the_version_to_add_is_above_those_whose_lock_files_are_there() {
     let of = Crate::with(&confirmed());
     let v2 = changed(|contract| contract.event_type = "order.confirmed.v2".to_owned());
     lock::write(&lock::path(of.folder.path(), "order.confirmed.v2"), &v2).expect("written");
-    let text = of.says(&changed(|contract| drop(contract.fields.remove(2))), Mode::Compare);
+    let text = of.says(
+        &changed(|contract| drop(contract.fields.remove(2))),
+        Mode::Compare,
+    );
     assert!(text.contains("add `order.confirmed.v3`"), "{text}");
 }
 
 /// A text as it is committed.
 fn is_committed(name: &str, text: &str) {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/texts").join(name);
+    let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/texts")
+        .join(name);
     let text = format!("{text}\n");
     if std::env::var_os("FACTUM_TEXTS").is_some_and(|value| value == "write") {
         fs::create_dir_all(path.parent().expect("a folder")).expect("the folder is made");
@@ -239,14 +252,23 @@ fn is_committed(name: &str, text: &str) {
 fn the_texts_are_those_that_were_reviewed() {
     let of = Crate::with(&confirmed());
     let says = |change: fn(&mut Contract)| of.says(&changed(change), Mode::Compare);
-    is_committed("missing.txt", &Crate::new().says(&confirmed(), Mode::Compare));
+    is_committed(
+        "missing.txt",
+        &Crate::new().says(&confirmed(), Mode::Compare),
+    );
     is_committed("field-added.txt", &says(optional_channel));
     is_committed(
         "required-field-added.txt",
         &says(|contract| contract.fields.push(FieldShape::new("channel", any_text()))),
     );
-    is_committed("field-removed.txt", &says(|contract| drop(contract.fields.remove(1))));
-    is_committed("optional-field-removed.txt", &says(|contract| drop(contract.fields.remove(2))));
+    is_committed(
+        "field-removed.txt",
+        &says(|contract| drop(contract.fields.remove(1))),
+    );
+    is_committed(
+        "optional-field-removed.txt",
+        &says(|contract| drop(contract.fields.remove(2))),
+    );
     is_committed(
         "field-renamed.txt",
         &says(|contract| contract.fields[2].name = "remark".to_owned()),
@@ -266,10 +288,15 @@ fn the_texts_are_those_that_were_reviewed() {
     is_committed(
         "range-narrowed.txt",
         &says(|contract| {
-            contract.definitions.insert("OrderItem".to_owned(), count(100));
+            contract
+                .definitions
+                .insert("OrderItem".to_owned(), count(100));
         }),
     );
-    is_committed("order-changed.txt", &says(|contract| contract.fields.swap(1, 2)));
+    is_committed(
+        "order-changed.txt",
+        &says(|contract| contract.fields.swap(1, 2)),
+    );
 }
 
 #[test]
@@ -281,13 +308,25 @@ fn the_texts_of_unreadable_files_are_those_that_were_reviewed() {
         of.says(&confirmed(), Mode::Update)
     };
     is_committed("lock-conflict.txt", &says(&format!("<<<<<<< HEAD\n{good}")));
-    is_committed("lock-newer-format.txt", &says(&good.replace("\"format\": 1", "\"format\": 2")));
-    is_committed("lock-without-format.txt", &says("{\"name\": \"something else\"}"));
-    is_committed("lock-damaged.txt", &says(&good.replace("\"uuid\"", "\"uid\"")));
+    is_committed(
+        "lock-newer-format.txt",
+        &says(&good.replace("\"format\": 1", "\"format\": 2")),
+    );
+    is_committed(
+        "lock-without-format.txt",
+        &says("{\"name\": \"something else\"}"),
+    );
+    is_committed(
+        "lock-damaged.txt",
+        &says(&good.replace("\"uuid\"", "\"uid\"")),
+    );
     is_committed("lock-cut-off.txt", &says(&good[..good.len() / 2]));
     is_committed(
         "lock-misnamed.txt",
         &says(&good.replace("order.confirmed.v1", "order.confirmed.v2")),
     );
-    is_committed("lock-senseless.txt", &says(&good.replace("\"snapshot\": \"OrderItem\"", "\"snapshot\": \"Item\"")));
+    is_committed(
+        "lock-senseless.txt",
+        &says(&good.replace("\"snapshot\": \"OrderItem\"", "\"snapshot\": \"Item\"")),
+    );
 }

@@ -28,9 +28,8 @@ fn choices(seed: u64) -> impl FnMut(u64) -> u64 {
 }
 
 fn bounds() -> impl Strategy<Value = (Option<u32>, Option<u32>)> {
-    (0_u32..4, 0_u32..5, any::<(bool, bool)>()).prop_map(|(least, more, (min, max))| {
-        (min.then_some(least), max.then_some(least + more))
-    })
+    (0_u32..4, 0_u32..5, any::<(bool, bool)>())
+        .prop_map(|(least, more, (min, max))| (min.then_some(least), max.then_some(least + more)))
 }
 
 fn amount_bound(value: impl Into<String>, exclusive: bool) -> AmountBound {
@@ -61,7 +60,10 @@ fn leaf() -> impl Strategy<Value = Shape> {
             text,
         }),
         any::<bool>().prop_map(|text| Shape::Money { text }),
-        (bounds(), prop::option::of(prop::sample::select(vec!["[a-z]{2,4}", "A-[0-9]+", "x*"])))
+        (
+            bounds(),
+            prop::option::of(prop::sample::select(vec!["[a-z]{2,4}", "A-[0-9]+", "x*"]))
+        )
             .prop_map(|((min_chars, max_chars), pattern)| match pattern {
                 // A length that contradicts the pattern leaves nothing to write.
                 Some(pattern) => Shape::Text {
@@ -80,8 +82,12 @@ fn leaf() -> impl Strategy<Value = Shape> {
         Just(Shape::AggregateId),
         Just(Shape::Instant),
         Just(Shape::Date),
-        prop::sample::select(vec![CodeList::Currency, CodeList::Country, CodeList::Language])
-            .prop_map(Shape::Code),
+        prop::sample::select(vec![
+            CodeList::Currency,
+            CodeList::Country,
+            CodeList::Language
+        ])
+        .prop_map(Shape::Code),
         (
             prop::sample::subsequence(vec!["card", "cash", "invoice", "voucher"], 1..=4),
             any::<bool>()
@@ -226,7 +232,9 @@ fn change(contract: &mut Contract, spare: Shape, choose: &mut dyn FnMut(u64) -> 
             let definitions = std::mem::take(&mut contract.definitions);
             for (name, mut fields) in definitions {
                 renamed(&mut fields);
-                contract.definitions.insert(format!("{name}Renamed"), fields);
+                contract
+                    .definitions
+                    .insert(format!("{name}Renamed"), fields);
             }
             return;
         }
@@ -417,12 +425,34 @@ struct CountTaken {
 /// Replaces one value somewhere by another, or takes it away.
 fn spoil(document: &mut Document, choose: &mut dyn FnMut(u64) -> u64) {
     const VALUES: [&str; 14] = [
-        "0", "-1", "256", "1.0", "1e400", "9007199254740993", "300.5", "-0", "18446744073709551616",
-        "1e2", "0.1", "1e18", "1E-39", "12345678901234567890123456789012345678.9",
+        "0",
+        "-1",
+        "256",
+        "1.0",
+        "1e400",
+        "9007199254740993",
+        "300.5",
+        "-0",
+        "18446744073709551616",
+        "1e2",
+        "0.1",
+        "1e18",
+        "1E-39",
+        "12345678901234567890123456789012345678.9",
     ];
     const TEXTS: [&str; 12] = [
-        "", "1", "-5", "01", "EUR", "eur", "2026-02-30", "2026-06-01T12:00:00+02:00",
-        "01935C3E-7C1A-7000-8000-000000000001", "18446744073709551615", "a\0b", "1e3",
+        "",
+        "1",
+        "-5",
+        "01",
+        "EUR",
+        "eur",
+        "2026-02-30",
+        "2026-06-01T12:00:00+02:00",
+        "01935C3E-7C1A-7000-8000-000000000001",
+        "18446744073709551615",
+        "a\0b",
+        "1e3",
     ];
     match document {
         Document::Object(fields) if !fields.is_empty() && choose(8) > 0 => {
@@ -460,7 +490,12 @@ fn agree<E: Event>(record: &str) -> Result<(), TestCaseError> {
         Decoded::Tombstone => unreachable!("there is a value"),
     };
     let place = |poison: factum_event::Poison| (poison.reason(), poison.path().to_owned());
-    prop_assert_eq!(by_contract.map_err(place), by_type.map_err(place), "{}", record);
+    prop_assert_eq!(
+        by_contract.map_err(place),
+        by_type.map_err(place),
+        "{}",
+        record
+    );
     Ok(())
 }
 

@@ -277,10 +277,7 @@ fn read_event_type<'a>(object: &ObjectReader<'a>) -> Result<&'a str, Poison> {
     }
 }
 
-fn read_head<'a>(
-    object: &ObjectReader<'a>,
-    aggregate_type: &str,
-) -> Result<Head<'a>, Poison> {
+fn read_head<'a>(object: &ObjectReader<'a>, aggregate_type: &str) -> Result<Head<'a>, Poison> {
     let text = |name| match object.value(name) {
         Some(Node::Text(text)) => Some(&**text),
         _ => None,

@@ -143,12 +143,19 @@ fn diff_one(options: &Diff) -> Result<Report, Trouble> {
     let now = locks::in_folder(root)?;
     let Base { locks: base, name } = revision::read(root, &options.against)?;
     let of_kind = |(before, after): &Pair<'_>| {
-        [before, after].into_iter().flatten().any(|lock| lock.kind() == kind)
+        [before, after]
+            .into_iter()
+            .flatten()
+            .any(|lock| lock.kind() == kind)
     };
     let both: Vec<Pair<'_>> = pairs(&base, &now).into_iter().filter(of_kind).collect();
     if both.is_empty() {
         let known = base.iter().chain(&now).map(Lock::kind);
-        return Err(unknown_kind(kind, known, "the workspace, and what it is compared with"));
+        return Err(unknown_kind(
+            kind,
+            known,
+            "the workspace, and what it is compared with",
+        ));
     }
     let is_new = both.iter().all(|(before, _)| before.is_none());
     let changes: Vec<Located> = both
@@ -205,10 +212,15 @@ fn pairs<'l>(base: &'l [Lock], now: &'l [Lock]) -> Vec<Pair<'l>> {
         .collect();
     let mut pairs: Vec<Pair<'l>> = Vec::new();
     for after in now {
-        let before = base.iter().find(|before| same_crate(before, after)).or_else(|| {
-            let at = moved.iter().position(|before| before.kind() == after.kind())?;
-            Some(moved.remove(at))
-        });
+        let before = base
+            .iter()
+            .find(|before| same_crate(before, after))
+            .or_else(|| {
+                let at = moved
+                    .iter()
+                    .position(|before| before.kind() == after.kind())?;
+                Some(moved.remove(at))
+            });
         pairs.push((before, Some(after)));
     }
     pairs.extend(moved.into_iter().map(|before| (Some(before), None)));
@@ -265,7 +277,9 @@ fn in_lock(
     let field = finding.declared.as_ref().and_then(|of| of.field.as_ref());
     let line = field.and_then(|field| {
         let wanted = format!("\"name\": {}", Value::from(field.as_str()));
-        let at = text.lines().position(|line| line.trim() == format!("{wanted},"))?;
+        let at = text
+            .lines()
+            .position(|line| line.trim() == format!("{wanted},"))?;
         Some(at + 1)
     });
     Position {

@@ -61,7 +61,11 @@ pub(super) fn all_good(locks: Vec<Lock>, faults: &[String]) -> Result<Vec<Lock>,
             hint: None,
         }),
         many => Err(Trouble {
-            what: format!("{} lock files can't be read:\n{}", many.len(), many.join("\n")),
+            what: format!(
+                "{} lock files can't be read:\n{}",
+                many.len(),
+                many.join("\n")
+            ),
             hint: None,
         }),
     }
@@ -109,5 +113,8 @@ pub(super) fn is_lock_file(name: &Path) -> bool {
     let is_hidden = name
         .file_name()
         .is_some_and(|name| name.to_string_lossy().starts_with('.'));
-    !is_hidden && name.extension().is_some_and(|extension| extension == "json")
+    !is_hidden
+        && name
+            .extension()
+            .is_some_and(|extension| extension == "json")
 }

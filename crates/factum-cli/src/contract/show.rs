@@ -35,7 +35,10 @@ pub(super) fn list(options: &List) -> Result<Report, Failure> {
     let width = |of: fn(&Lock) -> &str| locks.iter().map(|lock| of(lock).len()).max().unwrap_or(0);
     let kinds = width(Lock::kind).max("event".len());
     let topics = width(|lock| &lock.contract.topic).max("topic".len());
-    let mut table = format!("{:<kinds$}  {:<topics$}  fields  lock file", "event", "topic");
+    let mut table = format!(
+        "{:<kinds$}  {:<topics$}  fields  lock file",
+        "event", "topic"
+    );
     for lock in &locks {
         let _ = write!(
             table,
@@ -142,7 +145,11 @@ fn list_fields(fields: &[FieldShape], text: &mut String) {
     let width = fields.iter().map(|field| field.name.len()).max();
     let width = width.unwrap_or(0);
     for field in fields {
-        let optional = if field.optional { ", may be absent" } else { "" };
+        let optional = if field.optional {
+            ", may be absent"
+        } else {
+            ""
+        };
         let form = text::shape(&field.shape);
         let _ = write!(text, "\n  {:<width$}  {form}{optional}", field.name);
     }

@@ -40,9 +40,9 @@ fn write(
         }
         HirKind::Repetition(repetition) => {
             let least = u64::from(repetition.min);
-            let most = repetition
-                .max
-                .map_or(least + MAX_REPEATS, |max| u64::from(max).min(least + MAX_REPEATS));
+            let most = repetition.max.map_or(least + MAX_REPEATS, |max| {
+                u64::from(max).min(least + MAX_REPEATS)
+            });
             let wanted = least + choose(most - least + 1) + u64::from(attempt);
             for _ in 0..wanted.min(repetition.max.map_or(u64::MAX, u64::from)) {
                 write(&repetition.sub, attempt, choose, text)?;
