@@ -207,13 +207,7 @@ fn read_value(
             let integer = if *text {
                 value.integer_or_text("")
             } else {
-                value.integer("").and_then(|integer| {
-                    if integer.unsigned_abs() <= MAX_SAFE {
-                        Ok(integer)
-                    } else {
-                        Err(value.invalid(""))
-                    }
-                })
+                value.integer("")
             };
             let fits = integer.is_ok_and(|i| (*min..=*max).contains(&i) && !(*not_zero && i == 0));
             require(fits)
@@ -280,9 +274,6 @@ fn read_value(
         }
     }
 }
-
-/// What JavaScript holds exactly, and integers as numbers must not exceed: 2^53 - 1.
-const MAX_SAFE: u128 = 9_007_199_254_740_991;
 
 fn within(amount: &Amount, min: Option<&AmountBound>, max: Option<&AmountBound>) -> bool {
     let above = min.is_none_or(|bound| match bound.value.parse::<Amount>() {

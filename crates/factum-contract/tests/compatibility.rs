@@ -96,6 +96,17 @@ fn tree(name: &str, label: Shape) -> Contract {
     contract
 }
 
+/// An event with two snapshots, `A` and another.
+fn event_of_two(second: &str) -> Contract {
+    let mut contract = event([required("x", object("A")), required("y", object(second))]);
+    for (name, count) in [("A", u32()), ("B", any_text())] {
+        contract
+            .definitions
+            .insert(name.to_owned(), vec![required("count", count)]);
+    }
+    contract
+}
+
 fn with(change: impl FnOnce(&mut Contract)) -> Contract {
     let mut contract = event([
         required("customerId", Shape::Uuid),
@@ -458,6 +469,8 @@ table! {
         tree("Tree", any_text()) => tree("Branch", any_text()), [];
     a_recursive_snapshot_changes: "a field of a snapshot that holds itself is retyped",
         tree("Tree", any_text()) => tree("Tree", u32()), [FieldRetyped old, FieldRetyped new];
+    a_field_takes_another_snapshot: "one of two fields of a snapshot takes another snapshot",
+        event_of_two("A") => event_of_two("B"), [FieldRetyped old, FieldRetyped new];
     fields_move_into_a_snapshot: "a field moves into a snapshot",
         event([required("city", any_text())]) => {
             let mut contract = event([required("address", object("Address"))]);

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Read as _;
 use std::path::Path;
 
 use factum_contract::gate::{GateError, Mode, Place, compare_with_lock};
@@ -191,6 +192,17 @@ fn a_damaged_lock_file_is_never_written() {
         ));
         assert_eq!(of.text(), damaged, "{mode:?}");
     }
+}
+
+#[test]
+fn whoever_has_the_lock_file_open_keeps_the_old_one_whole() {
+    let of = Crate::with(&confirmed());
+    let mut open = fs::File::open(of.path()).expect("the file opens");
+    of.check(&changed(optional_channel), Mode::Update)
+        .expect("it is written");
+    let mut read = String::new();
+    open.read_to_string(&mut read).expect("the file is read");
+    assert_eq!(read, lock::to_text(&confirmed()));
 }
 
 #[test]

@@ -50,7 +50,11 @@ impl Domain {
         );
         fs::write(folder.path().join("Cargo.toml"), manifest).expect("the manifest is written");
         // The versions that are here already.
-        fs::copy(here.join("../../Cargo.lock"), folder.path().join("Cargo.lock")).expect("a copy");
+        fs::copy(
+            here.join("../../Cargo.lock"),
+            folder.path().join("Cargo.lock"),
+        )
+        .expect("a copy");
         fs::create_dir(folder.path().join("src")).expect("a folder");
         let domain = Domain(folder);
         domain.write(EVENTS);
@@ -71,7 +75,10 @@ impl Domain {
         let output = Command::new(cargo)
             .current_dir(self.0.path())
             .args(["test", "--offline", "--lib", "--", "--nocapture"])
-            .env("CARGO_TARGET_DIR", Path::new(env!("CARGO_TARGET_TMPDIR")).join("gate"))
+            .env(
+                "CARGO_TARGET_DIR",
+                Path::new(env!("CARGO_TARGET_TMPDIR")).join("gate"),
+            )
             .env("FACTUM_CONTRACTS", contracts)
             .env_remove("RUSTFLAGS")
             .env_remove("CI")
@@ -120,7 +127,10 @@ fn an_event_is_locked_changed_broken_and_mended_by_what_cargo_test_says() {
     // A compatible change is written when it is asked for, and not before.
     let grown = EVENTS.replace("pub total", "pub note: Option<String>,\n    pub total");
     domain.write(&grown);
-    domain.fails("", &["FIELD_ADDED", "src/lib.rs:8", "The change is compatible"]);
+    domain.fails(
+        "",
+        &["FIELD_ADDED", "src/lib.rs:8", "The change is compatible"],
+    );
     assert_eq!(domain.lock(), first);
     domain.passes("update");
     assert_ne!(domain.lock(), first);

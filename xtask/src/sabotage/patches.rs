@@ -65,6 +65,13 @@ const RELAY: &str = "crates/factum-runtime/src/relay.rs";
 const RELAY_STORE: &str = "crates/factum-postgres/src/relay.rs";
 const PRODUCER: &str = "crates/factum-kafka/src/producer.rs";
 
+const GATE: &str = "crates/factum-contract/src/gate.rs";
+const COMPATIBILITY: &str = "crates/factum-contract/src/compatibility.rs";
+const REVISION: &str = "crates/factum-cli/src/contract/revision.rs";
+
+const CONTRACT_GATE: &str = "--test gate";
+const CONTRACT_PROPERTIES: &str = "--test properties";
+const CONTRACT_COMMAND: &str = "--test contract";
 const POSTGRES: &str = "--test postgres";
 const CONSUMER: &str = "--test consumer";
 const UNIT: &str = "--lib";
@@ -274,5 +281,38 @@ pub(crate) const PATCHES: &[Patch] = &[
         sound: "            Decoded::Poison(poison) => Item::DeadLetter {\n                reason: DeadLetterReason::Poison(poison.reason()),\n                poison: Some(poison),\n            },",
         broken: "            Decoded::Poison(_) => Item::Unknown,",
         catchers: &[Catcher::Cell("kill/poll.after")],
+    },
+    Patch {
+        name: "update-writes-a-broken-contract",
+        what: "FACTUM_CONTRACTS=update overwrites the lock file of a contract that is broken",
+        file: GATE,
+        sound: "    if report.is_breaking() {\n        return Err",
+        broken: "    if report.is_breaking() && mode == Mode::Compare {\n        return Err",
+        catchers: &[Catcher::Test {
+            target: CONTRACT_GATE,
+            name: "a_breaking_change_is_never_written",
+        }],
+    },
+    Patch {
+        name: "presence-is-not-compared",
+        what: "a field that becomes required or optional passes for compatible",
+        file: COMPATIBILITY,
+        sound: "                self.presence(before, field);\n",
+        broken: "",
+        catchers: &[Catcher::Test {
+            target: CONTRACT_PROPERTIES,
+            name: "what_is_called_compatible_is_read_by_both_sides",
+        }],
+    },
+    Patch {
+        name: "a-branch-removes-what-main-added",
+        what: "a branch is compared with the tip of main and not with where it left it",
+        file: REVISION,
+        sound: "merge_base(root, &commit).unwrap_or(commit)",
+        broken: "merge_base(root, &commit).and(None).unwrap_or(commit)",
+        catchers: &[Catcher::Test {
+            target: CONTRACT_COMMAND,
+            name: "an_event_that_main_got_since_is_no_removal_on_a_branch",
+        }],
     },
 ];
