@@ -566,6 +566,12 @@ read what new producers write, since deployments overlap and other teams move la
 producers wrote, since a topic keeps its events. Objects are open: a field that nobody knows disturbs nobody. An optional
 field may be left out; readers take `null` for an absent one.
 
+`cargo test` compares each event with its lock file, `contracts/<kind>.json` beside the crate's Cargo.toml, which is
+committed:
+
+    FACTUM_CONTRACTS=update cargo test    # writes what is new or compatible, and never a breaking change
+    factum contract check --against origin/main    # in CI: the whole workspace, with `--json` and GitHub's annotations
+
 A breaking change needs a new version, `order.confirmed.v2`, published beside the old one for a while. Where the standard's
 letter is stricter than what can be shown to break, the letter holds: such rows say *by the letter*, and their document
 is read by Factum's readers.
