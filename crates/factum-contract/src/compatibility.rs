@@ -546,7 +546,7 @@ impl<'c> Comparison<'c> {
             // Other than the plainest, which the old field has, too.
             values.extend(document::several(new, &field.shape));
             for value in values {
-                documents.extend(sample_with(new, &step, Standing::Value(value)));
+                documents.extend(sample_with(new, &step, &Standing::Value(value)));
             }
         }
         let verdict =
@@ -655,7 +655,7 @@ impl<'c> Comparison<'c> {
     fn removed(&mut self, field: &FieldShape, renamed_to: Option<&FieldShape>) {
         self.path.push(Step::Field(field.name.clone()));
         let name = &field.name;
-        let document = sample_with(self.new, &self.path, Standing::Absent);
+        let document = sample_with(self.new, &self.path, &Standing::Absent);
         let refused = (!field.optional)
             .then(|| format!("{} at {}", expectation(&field.shape), dollar(&self.path)));
         let (rule, changed, retreat) = match renamed_to {
@@ -707,7 +707,7 @@ impl<'c> Comparison<'c> {
                 format!("`{name}` was added and is optional: old consumers don't look at it, new ones do without"),
             );
         } else {
-            let document = sample_with(self.old, &self.path, Standing::Absent);
+            let document = sample_with(self.old, &self.path, &Standing::Absent);
             let refused = format!("{} at {}", expectation(&field.shape), dollar(&self.path));
             self.breaking(
                 Rule::RequiredFieldAdded,
@@ -740,7 +740,7 @@ impl<'c> Comparison<'c> {
             ),
             _ => return,
         };
-        let document = sample_with(writer, &self.path, Standing::Absent);
+        let document = sample_with(writer, &self.path, &Standing::Absent);
         let refused = format!("{} at {}", expectation(&new.shape), dollar(&self.path));
         self.breaking(rule, side, why, document, Some(refused), Some(retreat));
     }
@@ -1231,7 +1231,7 @@ impl<'c> Comparison<'c> {
                 None => {
                     let document = (count == 0)
                         .then(|| Standing::Value(Document::Array(Vec::new())))
-                        .and_then(|standing| sample_with(contract, &self.path, standing));
+                        .and_then(|standing| sample_with(contract, &self.path, &standing));
                     let refused = format!("{} at {}", refused.expected, dollar(&self.path));
                     self.breaking(rule, side, why, document, Some(refused), back.clone());
                 }
@@ -1272,7 +1272,7 @@ impl<'c> Comparison<'c> {
                 reads_value(writer, shape, &value).ok()?;
                 let refused = reads_value(readers, reader, &value).err()?;
                 // As the key of a record it must be one, too.
-                let document = sample_with(writer, &self.path, Standing::Value(value.clone()))?;
+                let document = sample_with(writer, &self.path, &Standing::Value(value.clone()))?;
                 document::read(writer, document.to_string().as_bytes()).ok()?;
                 Some(Shown {
                     side,
@@ -1292,7 +1292,7 @@ impl<'c> Comparison<'c> {
     /// Reports what a value at the path shows.
     fn shown(&mut self, rule: Rule, shown: Shown, why: String, retreat: Option<String>) {
         let writer = self.writer(shown.side);
-        let document = sample_with(writer, &self.path, Standing::Value(shown.value));
+        let document = sample_with(writer, &self.path, &Standing::Value(shown.value));
         let Refusal { expected, below } = shown.refused;
         let refused = format!("{expected} at {}{below}", dollar(&self.path));
         self.breaking(rule, shown.side, why, document, Some(refused), retreat);

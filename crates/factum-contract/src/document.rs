@@ -292,9 +292,16 @@ fn text_fits(text: &str, min: Option<u32>, max: Option<u32>, pattern: Option<&st
     let chars = text.chars().count();
     min.is_none_or(|min| chars >= min as usize)
         && max.is_none_or(|max| chars <= max as usize)
-        && pattern.is_none_or(|pattern| {
-            Regex::new(&format!(r"\A(?:{pattern})\z")).is_ok_and(|regex| regex.is_match(text))
-        })
+        && pattern.is_none_or(|pattern| compiled(pattern).is_ok_and(|regex| regex.is_match(text)))
+}
+
+fn compiled(pattern: &str) -> Result<Regex, regex::Error> {
+    Regex::new(&format!(r"\A(?:{pattern})\z"))
+}
+
+/// Whether a reader can do something with it.
+pub(crate) fn is_pattern(pattern: &str) -> bool {
+    compiled(pattern).is_ok()
 }
 
 /// The form of a code. Which of them are taken is the list's affair, and the same in every contract.
@@ -453,9 +460,9 @@ pub(crate) enum Standing {
 pub(crate) fn sample_with(
     contract: &Contract,
     path: &[Step],
-    standing: Standing,
+    standing: &Standing,
 ) -> Option<Document> {
-    Maker::plain(contract).event(path, Some(&standing))
+    Maker::plain(contract).event(path, Some(standing))
 }
 
 /// The plainest event in which what stands at the end of `path` is there, also where it is optional.

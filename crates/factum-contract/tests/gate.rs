@@ -232,6 +232,41 @@ fn tests_at_once_leave_whole_files_and_nothing_else() {
 }
 
 #[test]
+fn what_is_no_contract_is_refused_though_it_has_the_form_of_one() {
+    let refused = |change: fn(&mut Contract)| {
+        let error = lock::from_text(&lock::to_text(&changed(change)));
+        error.expect_err("it is no contract").to_string()
+    };
+    let field = |shape: Shape| FieldShape::new("channel", shape);
+    for (text, part) in [
+        (
+            refused(|contract| contract.event_type = "order".to_owned()),
+            "`order` is no event type",
+        ),
+        (
+            refused(|contract| contract.aggregate_id = "id".to_owned()),
+            "`id`, which is not among",
+        ),
+        (
+            refused(|contract| contract.fields[2].shape = Shape::Object("Item".to_owned())),
+            "the snapshot `Item`",
+        ),
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+    let mut contract = confirmed();
+    contract.fields.push(field(Shape::Text {
+        min_chars: None,
+        max_chars: None,
+        pattern: Some("[A-".to_owned()),
+    }));
+    let text = lock::from_text(&lock::to_text(&contract))
+        .expect_err("no pattern")
+        .to_string();
+    assert!(text.contains("`[A-` is no pattern"), "{text}");
+}
+
+#[test]
 fn the_version_to_add_is_above_those_whose_lock_files_are_there() {
     let of = Crate::with(&confirmed());
     let v2 = changed(|contract| contract.event_type = "order.confirmed.v2".to_owned());
