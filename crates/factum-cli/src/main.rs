@@ -1,8 +1,9 @@
-//! The `factum` command: migrations, and a relay on its own.
+//! The `factum` command: migrations, a relay on its own, and the contracts of events.
 //!
 //! Data goes to stdout; errors, notes and logs to stderr. With `--json` the last line of stdout is
 //! one JSON object. Exit codes: see [`outcome::Exit`].
 
+mod contract;
 mod migrate;
 mod outcome;
 mod relay;
@@ -16,7 +17,7 @@ use clap::{Parser, Subcommand};
 #[command(
     name = "factum",
     version,
-    after_help = "Exit codes: 0 done; 1 failed, or something is pending; 2 wrong usage; 3 the database is away (`migrate`).\n\n\
+    after_help = "Exit codes: 0 done; 1 failed, or something is pending or broken; 2 wrong usage; 3 the database is away (`migrate`).\n\n\
                   Example:\n  DATABASE_URL=postgres://orders:…@localhost:5432/orders factum migrate up"
 )]
 struct Cli {
@@ -28,6 +29,8 @@ struct Cli {
 enum Command {
     /// Make Factum's tables, or say what is pending
     Migrate(migrate::Options),
+    /// Compare the contracts of events with those that are published, list and show them
+    Contract(contract::Options),
     /// Send the outbox's rows to Kafka, in a process that does nothing else
     Relay(relay::Options),
 }
@@ -35,6 +38,7 @@ enum Command {
 fn main() -> ExitCode {
     // clap itself ends with 2 on wrong usage.
     let result = match Cli::parse().command {
+        Command::Contract(options) => contract::run(&options),
         Command::Migrate(options) => migrate::run(&options),
         Command::Relay(options) => relay::run(&options),
     };

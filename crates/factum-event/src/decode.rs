@@ -277,10 +277,7 @@ fn read_event_type<'a>(object: &ObjectReader<'a>) -> Result<&'a str, Poison> {
     }
 }
 
-fn read_head<'a>(
-    object: &ObjectReader<'a>,
-    aggregate_type: &'static str,
-) -> Result<Head<'a>, Poison> {
+fn read_head<'a>(object: &ObjectReader<'a>, aggregate_type: &str) -> Result<Head<'a>, Poison> {
     let text = |name| match object.value(name) {
         Some(Node::Text(text)) => Some(&**text),
         _ => None,
@@ -318,20 +315,47 @@ fn read_head<'a>(
     })
 }
 
+/// Reads a record as a registry does, with a reader of one's own for the fields: for an event that is known by its
+/// contract and not as a Rust type. `read` gets the fields and the key, and says whether the key is the one that the
+/// fields tell of. `Ok(false)` for another event type.
+pub fn read_record(
+    bytes: &[u8],
+    event_type: &str,
+    aggregate_type: &str,
+    limits: DecodeLimits,
+    read: impl FnOnce(&ObjectReader<'_>, &str) -> Result<bool, Poison>,
+) -> Result<bool, Poison> {
+    let root = parse_object(bytes, limits)?;
+    let Node::Object(entries) = &root else {
+        return Err(whole(PoisonReason::NotObject, "a JSON object"));
+    };
+    let object = ObjectReader::root(entries);
+    if read_event_type(&object)? != event_type {
+        return Ok(false);
+    }
+    let head = read_head(&object, aggregate_type)?;
+    if !read(&object, head.aggregate_id)? {
+        return Err(foreign_key());
+    }
+    match json::find_nul(&root) {
+        None => Ok(true),
+        Some(path) => Err(Poison::new(PoisonReason::Nul, path, "text without U+0000")),
+    }
+}
+
+/// The key tells of another aggregate than the event's own field does.
+fn foreign_key() -> Poison {
+    let expected = "the same id as in the event's own field";
+    Poison::new(PoisonReason::AggregateId, "$.aggregateId", expected)
+}
+
 fn read_event<E: Event>(object: &ObjectReader<'_>, head: &Head<'_>) -> Result<AnyEnvelope, Poison> {
     let event = E::read_fields(object)?;
     // The key decides the order of events. If it told of another aggregate than the event does,
     // one of the two would be wrong, and nobody could say which.
     let aggregate_id = match event.aggregate_id() {
         Ok(id) if id.as_str() == head.aggregate_id => id,
-        _ => {
-            let expected = "the same id as in the event's own field";
-            return Err(Poison::new(
-                PoisonReason::AggregateId,
-                "$.aggregateId",
-                expected,
-            ));
-        }
+        _ => return Err(foreign_key()),
     };
     Ok(AnyEnvelope {
         id: head.id,

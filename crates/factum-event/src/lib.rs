@@ -67,6 +67,7 @@ pub mod __private {
         ListValue, Pattern, TextRule, TextValue, WholeRange, WholeRangeValue,
     };
     pub use crate::contract::in_envelope;
+    pub use crate::decode::read_record;
     pub use crate::invalid::{check_read, check_written};
     pub use crate::personal::{
         as_text, concatenate, first_personal, length_of, personal_at, personal_place,

@@ -1,10 +1,11 @@
 //! `derive(Event)`
 
-use proc_macro2::TokenStream;
+use heck::ToSnakeCase;
+use proc_macro2::{Span, TokenStream};
 use quote::quote;
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{DeriveInput, Field, LitStr, Path, Type, parse_quote};
+use syn::{DeriveInput, Field, Ident, LitStr, Path, Type, parse_quote};
 
 use crate::attribute::{Errors, arguments};
 use crate::fields::{
@@ -43,6 +44,7 @@ struct Declaration {
     topic: String,
     restricted: bool,
     validate: Hook,
+    unlocked: bool,
 }
 
 impl Declaration {
@@ -54,6 +56,7 @@ impl Declaration {
         let mut restricted = false;
         let mut validate = Hook::default();
         let mut exception = past_tense::Exception::default();
+        let mut unlocked = false;
         let mut seen = Vec::new();
         let allowed = [
             "kind",
@@ -72,6 +75,7 @@ impl Declaration {
             if key == "restricted" || key == "unlocked" {
                 argument.check_flag(errors);
                 restricted |= key == "restricted";
+                unlocked |= key == "unlocked";
                 continue;
             }
             if key == "validate" {
@@ -130,6 +134,7 @@ impl Declaration {
             topic: value(topic),
             // Nobody knows what an attribute holds that can't be read.
             restricted: restricted || arguments.unreadable,
+            unlocked,
             validate,
         }
     }
@@ -234,7 +239,41 @@ impl Declaration {
             write: quote! { #(#writes)* #validated ::core::result::Result::Ok(()) },
             read,
         };
-        self.wrap(input, &code)
+        let implementation = self.wrap(input, &code);
+        let gate = self.gate(input, fields);
+        quote! { #implementation #gate }
+    }
+
+    /// The test that compares the contract with its lock file (EVT-3). It stands beside the struct and not in the
+    /// implementation's own scope: the harness runs no test that stands within a constant. Nor does it within a function;
+    /// rustc warns there (`unnameable_test_items`), and rightly: nothing would compare the contract.
+    fn gate(&self, input: &DeriveInput, fields: &EventFields<'_>) -> TokenStream {
+        if self.unlocked {
+            return TokenStream::new();
+        }
+        let (krate, ident) = (&self.krate, &input.ident);
+        // `line!()` says where its tokens come from.
+        let line_of = |span: Span| quote::quote_spanned! { span => ::core::line!() };
+        let line = line_of(ident.span());
+        let lines = fields.all.iter().map(|field| {
+            let (name, line) = (&field.name, line_of(field.ident.span()));
+            quote! { (#name, #line) }
+        });
+        let name = format!("contract_of_{}", ident.unraw().to_string().to_snake_case());
+        let name = Ident::new(&name, ident.span());
+        quote! {
+            #[cfg(test)]
+            #[allow(non_snake_case, clippy::tests_outside_test_module)]
+            #[test]
+            fn #name() {
+                #krate::__private::check::<#ident>(&#krate::__private::Place {
+                    crate_folder: ::core::option_env!("CARGO_MANIFEST_DIR"),
+                    file: ::core::file!(),
+                    line: #line,
+                    fields: &[#(#lines),*],
+                });
+            }
+        }
     }
 
     /// An implementation that type-checks and never runs, since the mistake stops the build: so that

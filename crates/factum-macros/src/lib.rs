@@ -61,7 +61,8 @@ mod words;
 /// - `aggregate`: the type of the aggregate, which the kind begins with (EVT-2);
 /// - `topic`: the Kafka topic (OBX-3);
 /// - `restricted`: the topic is for few, so that the event may carry personal data (SEC-3);
-/// - `unlocked`: the event is not a contract and has no lock file: for events that tests make up;
+/// - `unlocked`: the event is not a contract and has no lock file: for events that tests make up, and for those within
+///   a function;
 /// - `validate`: a function that sees all fields together, `fn(&Self) -> Result<(), Invalid>`;
 /// - `name` with `because`: the struct's name, and the reason why it is not in the past tense (EVT-1). Another name
 ///   than the struct's is an error, so that the exception doesn't outlive a new name;
@@ -146,6 +147,12 @@ mod words;
 ///
 /// A field is called on the wire as in Rust, in camelCase. A field called `aggregate_id` is the
 /// envelope's own and is not written twice; it takes `range` and no other constraint. `None` is left out.
+///
+/// The derive also adds a test, `contract_of_order_confirmed`, that compares the event with its lock file
+/// `contracts/order.confirmed.v1.json` (EVT-3). It fails until the file is there and committed:
+/// `FACTUM_CONTRACTS=update cargo test` writes what is new or compatible, and never what breaks a reader. The test stands
+/// beside the struct, which must lie in a module: within a function nothing runs it, and rustc warns (`cannot test inner
+/// items`).
 #[proc_macro_derive(Event, attributes(event))]
 pub fn derive_event(input: TokenStream) -> TokenStream {
     event::derive(&parse_macro_input!(input as DeriveInput)).into()

@@ -139,6 +139,7 @@ pub use uuid;
 /// What the derives name. Not part of the promise.
 #[doc(hidden)]
 pub mod __private {
+    pub use factum_contract::gate::{Place, check};
     pub use factum_event::__private::*;
 }
 

@@ -74,6 +74,13 @@ const CONSTRAINT_MODELS: &str = "--test constraint_models";
 const PERSONAL: &str = "crates/factum-macros/src/personal.rs";
 const VERBS: &str = "crates/factum-macros/src/verbs.rs";
 
+const GATE: &str = "crates/factum-contract/src/gate.rs";
+const COMPATIBILITY: &str = "crates/factum-contract/src/compatibility.rs";
+const REVISION: &str = "crates/factum-cli/src/contract/revision.rs";
+
+const CONTRACT_GATE: &str = "--test gate";
+const CONTRACT_PROPERTIES: &str = "--test properties";
+const CONTRACT_COMMAND: &str = "--test contract";
 const POSTGRES: &str = "--test postgres";
 const CONSUMER: &str = "--test consumer";
 const UNIT: &str = "--lib";
@@ -348,6 +355,39 @@ pub(crate) const PATCHES: &[Patch] = &[
         catchers: &[Catcher::Test {
             target: UNIT,
             name: "names_that_are_not_in_the_past_tense_are_found",
+        }],
+    },
+    Patch {
+        name: "update-writes-a-broken-contract",
+        what: "FACTUM_CONTRACTS=update overwrites the lock file of a contract that is broken",
+        file: GATE,
+        sound: "    if report.is_breaking() {\n        return Err",
+        broken: "    if report.is_breaking() && mode == Mode::Compare {\n        return Err",
+        catchers: &[Catcher::Test {
+            target: CONTRACT_GATE,
+            name: "a_breaking_change_is_never_written",
+        }],
+    },
+    Patch {
+        name: "presence-is-not-compared",
+        what: "a field that becomes required or optional passes for compatible",
+        file: COMPATIBILITY,
+        sound: "                self.presence(before, field);\n",
+        broken: "",
+        catchers: &[Catcher::Test {
+            target: CONTRACT_PROPERTIES,
+            name: "what_is_called_compatible_is_read_by_both_sides",
+        }],
+    },
+    Patch {
+        name: "a-branch-removes-what-main-added",
+        what: "a branch is compared with the tip of main and not with where it left it",
+        file: REVISION,
+        sound: "merge_base(root, &commit).unwrap_or(commit)",
+        broken: "merge_base(root, &commit).and(None).unwrap_or(commit)",
+        catchers: &[Catcher::Test {
+            target: CONTRACT_COMMAND,
+            name: "an_event_that_main_got_since_is_no_removal_on_a_branch",
         }],
     },
 ];
