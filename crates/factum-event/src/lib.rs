@@ -7,6 +7,7 @@
 //! - [`Snapshot`]: what may stand in an event.
 //! - [`EventId`], [`EventType`], [`AggregateId`], [`Amount`], [`Money`], [`Currency`]: its parts.
 //! - [`Contract`], [`Shape`]: what it looks like on the wire.
+//! - [`Upcast`], [`Downcast`], [`ConversionError`]: versions of one event, living together.
 //! - [`Registry`], [`Decoded`], [`Poison`]: from bytes to an event, in three outcomes.
 //! - [`HandlerError`], [`Failure`], [`Retry`], [`Outcome`], [`decide`]: the failure policy.
 //!
@@ -33,12 +34,13 @@ mod read;
 mod snapshot;
 mod timestamp;
 mod trace_context;
+mod version;
 
 pub use aggregate_id::{AggregateId, AggregateIdError, ToAggregateId};
 pub use amount::{Amount, AmountError, PositiveAmount};
 pub use contract::{AmountBound, CodeList, Content, Contract, FieldShape, Shape, Shapes};
 pub use currency::{Currency, CurrencyError};
-pub use decode::{AnyEnvelope, DecodeLimits, Decoded, Registry, RegistryError};
+pub use decode::{AnyEnvelope, DecodeLimits, Decoded, Registry, RegistryError, TakenType};
 pub use encode::{EncodeError, ObjectWriter, ValueWriter, Written};
 pub use envelope::Envelope;
 pub use event::{Event, Occurred};
@@ -51,14 +53,16 @@ pub use poison::{Poison, PoisonReason, UnknownReason};
 pub use read::{JsonValue, ObjectReader};
 pub use snapshot::{Snapshot, SnapshotText};
 pub use trace_context::{TraceContext, TraceContextError};
+pub use version::{ConversionError, Downcast, Upcast, VersionError, VersionVisitor};
 
 /// What the derives name. Not part of the promise.
 #[doc(hidden)]
 pub mod __private {
     pub use crate::contract::in_envelope;
+    pub use crate::version::{Superseded, check_supersedes, superseded, visit_superseded};
     pub use crate::{
-        AggregateId, AggregateIdError, Content, Contract, EncodeError, Event, FieldShape,
+        AggregateId, AggregateIdError, Content, Contract, EncodeError, Envelope, Event, FieldShape,
         JsonValue, ObjectReader, ObjectWriter, Poison, Shape, Shapes, Snapshot, SnapshotText,
-        ToAggregateId, ValueWriter, Written,
+        ToAggregateId, ValueWriter, VersionVisitor, Written,
     };
 }

@@ -1,7 +1,7 @@
 //! `derive(Event)`
 
 use proc_macro2::{Span, TokenStream};
-use quote::quote;
+use quote::{quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{DeriveInput, Field, LitStr, Path, Type, parse_quote};
@@ -32,6 +32,8 @@ struct Declaration {
     aggregate: String,
     topic: String,
     restricted: bool,
+    /// The older version, by its Rust name.
+    supersedes: Option<Path>,
 }
 
 impl Declaration {
@@ -41,6 +43,7 @@ impl Declaration {
         let mut aggregate = None;
         let mut topic = None;
         let mut restricted = false;
+        let mut supersedes = None;
         let mut seen = Vec::new();
         let allowed = [
             "kind",
@@ -48,6 +51,7 @@ impl Declaration {
             "topic",
             "restricted",
             "unlocked",
+            "supersedes",
             "crate",
         ];
         let arguments = arguments(&input.attrs, "event", &allowed, errors);
@@ -56,6 +60,18 @@ impl Declaration {
             if key == "restricted" || key == "unlocked" {
                 argument.check_flag(errors);
                 restricted |= key == "restricted";
+                continue;
+            }
+            if key == "supersedes" {
+                let example = format!("{}V1", input.ident);
+                supersedes = argument.rust_path(&example, errors);
+                if supersedes
+                    .as_ref()
+                    .is_some_and(|path| path.is_ident(&input.ident))
+                {
+                    let message = "an event doesn't supersede itself: name the struct of its older version (EVT-3)";
+                    errors.push(supersedes.span(), message);
+                }
                 continue;
             }
             let text = argument.text(errors);
@@ -99,6 +115,7 @@ impl Declaration {
             aggregate: value(aggregate),
             topic: value(topic),
             restricted,
+            supersedes,
         }
     }
 
@@ -137,6 +154,14 @@ impl Declaration {
             ..
         } = self;
         let key = fields.aggregate_id.as_ref().map(|field| &field.name);
+        let supersedes = match &self.supersedes {
+            None => quote! { ::core::option::Option::None },
+            Some(older) => quote! {
+                ::core::option::Option::Some(::std::string::String::from(
+                    <#older as __factum::Event>::EVENT_TYPE,
+                ))
+            },
+        };
         let shapes = fields.all.iter().map(|field| {
             let shape = field.shape();
             if is_envelopes_own(field) {
@@ -161,7 +186,7 @@ impl Declaration {
                 topic: ::std::string::String::from(#topic),
                 restricted: #restricted,
                 name: ::std::string::String::from(#name),
-                supersedes: ::core::option::Option::None,
+                supersedes: #supersedes,
                 aggregate_id: ::std::string::String::from(#key),
                 fields: __fields,
                 definitions: __collected.into_definitions(),
@@ -173,6 +198,7 @@ impl Declaration {
             &aggregate_id,
             &quote! { #(#writes)* ::core::result::Result::Ok(()) },
             &quote! { ::core::result::Result::Ok(Self { #(#reads)* }) },
+            &self.versions(&input.ident),
         )
     }
 
@@ -183,7 +209,41 @@ impl Declaration {
             return TokenStream::new();
         }
         let body = quote! { ::core::unreachable!() };
-        self.wrap(input, &body, &body, &body, &body)
+        self.wrap(input, &body, &body, &body, &body, &TokenStream::new())
+    }
+
+    /// What links an event to the version that it supersedes. Every mistake is marked at that version's name.
+    fn versions(&self, ident: &syn::Ident) -> TokenStream {
+        let Some(older) = &self.supersedes else {
+            return TokenStream::new();
+        };
+        let check = quote_spanned! { older.span() =>
+            const _: () = __factum::check_supersedes(
+                <#ident as __factum::Event>::EVENT_TYPE,
+                <#ident as __factum::Event>::AGGREGATE_TYPE,
+                <#older as __factum::Event>::EVENT_TYPE,
+                <#older as __factum::Event>::AGGREGATE_TYPE,
+            );
+        };
+        let visit = quote_spanned! { older.span() =>
+            __factum::visit_superseded::<Self, #older, __Visitor>(__envelope, __visitor)
+        };
+        let superseded = quote_spanned! { older.span() =>
+            __factum::superseded::<Self, #older>()
+        };
+        quote! {
+            fn visit_superseded<__Visitor: __factum::VersionVisitor>(
+                __envelope: &__factum::Envelope<Self>,
+                __visitor: &mut __Visitor,
+            ) -> ::core::result::Result<(), __Visitor::Error> {
+                #check
+                #visit
+            }
+
+            fn superseded() -> ::std::vec::Vec<__factum::Superseded<Self>> {
+                #superseded
+            }
+        }
     }
 
     fn wrap(
@@ -193,6 +253,7 @@ impl Declaration {
         aggregate_id: &TokenStream,
         write: &TokenStream,
         read: &TokenStream,
+        versions: &TokenStream,
     ) -> TokenStream {
         let Declaration {
             krate,
@@ -231,6 +292,8 @@ impl Declaration {
                 ) -> ::core::result::Result<Self, __factum::Poison> {
                     #read
                 }
+
+                #versions
             }
         };
         in_its_own_scope(krate, &implementation)

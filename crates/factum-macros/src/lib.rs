@@ -47,6 +47,9 @@ mod snapshot;
 /// - `topic`: the Kafka topic (OBX-3);
 /// - `restricted`: the topic is for few, so that the event may carry personal data (SEC-3);
 /// - `unlocked`: the event is not a contract and has no lock file: for events that tests make up;
+/// - `supersedes = OrderConfirmedV1`: the Rust type of the older version. Publishing this one then writes that one,
+///   too, with the same event id, and a consumer of this one takes that one, too (EVT-3). It needs a conversion
+///   each way, `From` or `TryFrom`: see `factum::ConversionError`;
 /// - `crate`: where the crate `factum` is found, `"::factum"` if not given.
 ///
 /// On a field it takes
