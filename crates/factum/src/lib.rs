@@ -124,10 +124,11 @@ pub use factum_macros::{Event, Snapshot};
 #[doc(inline)]
 pub use factum_runtime::{
     BatchHandler, Config, ConfigError, Consumer, ConsumerError, ConsumerStats, Database,
-    DatabaseError, DatabaseSettings, ErrorKind, Handler, KafkaSettings, LaneError,
+    DatabaseError, DatabaseSettings, ErrorKind, EventReader, Handler, KafkaSettings, LaneError,
     MaintenanceReport, Outbox, Problem, Profile, Publication, PublishError, Relay, RelayError,
     RelayStats, SaslMechanism, Security, Service, ServiceBuilder, ServiceError, StartAt,
-    TombstonePolicy, Tx, UnknownPolicy, Window, maintain, migration, new_event_id,
+    TombstonePolicy, Tx, TypeStats, UnknownPolicy, Window, event_readers, maintain, migration,
+    new_event_id,
 };
 
 pub use bigdecimal;
