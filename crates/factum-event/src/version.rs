@@ -293,7 +293,7 @@ fn upcast<Older: Event, E: Event + Upcast<Older>>(
 ) -> Result<E, Poison> {
     let poison = |path: String, expected: &str| {
         let expected = format!(
-            "{expected}: this {} can't be made a {}; mend the conversion, then replay",
+            "{expected}: this {} can't be made into {}; mend the conversion, then replay",
             Older::EVENT_TYPE,
             E::EVENT_TYPE
         );
