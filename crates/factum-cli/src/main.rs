@@ -1,11 +1,13 @@
-//! The `factum` command: migrations, and a relay on its own.
+//! The `factum` command: migrations, a relay on its own, and who reads which version of an event.
 //!
 //! Data goes to stdout; errors, notes and logs to stderr. With `--json` the last line of stdout is
 //! one JSON object. Exit codes: see [`outcome::Exit`].
 
+mod contract_readers;
 mod migrate;
 mod outcome;
 mod relay;
+mod target;
 
 use std::process::ExitCode;
 
@@ -16,7 +18,7 @@ use clap::{Parser, Subcommand};
 #[command(
     name = "factum",
     version,
-    after_help = "Exit codes: 0 done; 1 failed, or something is pending; 2 wrong usage; 3 the database is away (`migrate`).\n\n\
+    after_help = "Exit codes: 0 done; 1 failed, or something is pending; 2 wrong usage; 3 the database is away (`migrate`, `contract readers`).\n\n\
                   Example:\n  DATABASE_URL=postgres://orders:…@localhost:5432/orders factum migrate up"
 )]
 struct Cli {
@@ -30,6 +32,15 @@ enum Command {
     Migrate(migrate::Options),
     /// Send the outbox's rows to Kafka, in a process that does nothing else
     Relay(relay::Options),
+    /// Look at the contracts of events
+    #[command(subcommand)]
+    Contract(Contract),
+}
+
+#[derive(Debug, Subcommand)]
+enum Contract {
+    /// Say which consumers take which version of an event, and which old version can go
+    Readers(contract_readers::Options),
 }
 
 fn main() -> ExitCode {
@@ -37,6 +48,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Migrate(options) => migrate::run(&options),
         Command::Relay(options) => relay::run(&options),
+        Command::Contract(Contract::Readers(options)) => contract_readers::run(&options),
     };
     outcome::finish(result)
 }
