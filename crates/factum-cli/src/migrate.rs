@@ -49,6 +49,9 @@ enum Command {
                       Example:\n  factum migrate sql > migrations/0001_factum.sql"
     )]
     Sql {
+        /// Only the migrations above this one: for a database that has the others, see `status`
+        #[arg(long, value_name = "VERSION", default_value_t = 0)]
+        above: i32,
         /// Print one JSON object with the script in it
         #[arg(long)]
         json: bool,
@@ -66,7 +69,7 @@ pub(crate) fn run(options: &Options) -> Result<Report, Failure> {
             mend,
         ),
         Command::Status { target } => target.with_database("factum.migrate.status/1", status, mend),
-        Command::Sql { json } => Ok(sql(*json)),
+        Command::Sql { above, json } => Ok(sql(*above, *json)),
     }
 }
 
@@ -174,8 +177,8 @@ fn applied_at(migration: &MigrationStatus) -> Option<String> {
         .and_then(|at| at.replace_nanosecond(0).ok()?.format(&Rfc3339).ok())
 }
 
-fn sql(json: bool) -> Report {
-    let script = migration::sql();
+fn sql(above: i32, json: bool) -> Report {
+    let script = migration::sql_above(above);
     if json {
         let mut fields = outcome::json("factum.migrate.sql/1", Exit::Done);
         fields.insert("sql".to_owned(), script.into());

@@ -213,8 +213,22 @@ pub(crate) async fn read_status(
 /// ```
 #[must_use]
 pub fn sql() -> String {
+    sql_above(0)
+}
+
+/// The migrations above that version as one SQL script, for a database that has the others already.
+///
+/// ```
+/// let script = factum_postgres::migration::sql_above(1);
+/// assert!(script.contains("CREATE TABLE event_reader") && !script.contains("CREATE TABLE outbox"));
+/// ```
+#[must_use]
+pub fn sql_above(version: i32) -> String {
     let mut text = TABLE.to_owned();
-    for migration in MIGRATIONS {
+    let missing = MIGRATIONS
+        .iter()
+        .filter(|migration| migration.version > version);
+    for migration in missing {
         text.push('\n');
         text.push_str(&script(migration));
     }
