@@ -112,12 +112,12 @@ macro_rules! orders_on_topic {
 
             #[derive(Debug, Clone, PartialEq, factum::Event)]
             #[event(
-                                                        kind = "order.confirmed.v2",
-                                                        aggregate = "Order",
-                                                        topic = $topic,
-                                                        unlocked,
-                                                        supersedes = OrderConfirmedV1
-                                                    )]
+                                                                kind = "order.confirmed.v2",
+                                                                aggregate = "Order",
+                                                                topic = $topic,
+                                                                unlocked,
+                                                                supersedes = OrderConfirmedV1
+                                                            )]
             pub(crate) struct OrderConfirmed {
                 #[event(aggregate_id)]
                 pub(crate) order: String,

@@ -10,6 +10,8 @@ use factum_tests::{
     Entry, LIMIT, On, Recorder, Running, Scene, entry_on_topic, envelope, on_both_brokers,
     orders_on_topic,
 };
+use nix::sys::signal::{self, Signal};
+use nix::unistd::Pid;
 use time::OffsetDateTime;
 
 on_both_brokers!(
@@ -20,6 +22,7 @@ on_both_brokers!(
     listing_fault_07_one_id_for_both_versions_where_two_ids_double_every_order,
     both_versions_in_one_batch_act_once_whichever_comes_first,
     a_handler_of_the_old_version_wins_over_the_upcast,
+    a_handler_publishes_both_versions_or_none,
     a_refused_upcast_is_a_dead_letter_and_the_partition_moves_on,
     the_old_versions_topic_is_read_and_asked_for,
 );
@@ -168,6 +171,13 @@ impl Process {
         Process(child)
     }
 
+    /// SIGTERM, and its orderly end, as a deployment does it.
+    fn stop(mut self) {
+        let pid = Pid::from_raw(i32::try_from(self.0.id()).expect("a process id"));
+        signal::kill(pid, Signal::SIGTERM).expect("it runs");
+        assert!(self.0.wait().expect("it ends").success());
+    }
+
     /// SIGKILL: no destructor, no last word.
     fn kill(mut self) {
         self.0.kill().expect("it runs");
@@ -217,16 +227,16 @@ async fn a_rolling_migration_with_kills_takes_a_thousand_orders_once(on: On) {
     go_on(false).await;
     go_on(false).await;
     old.kill();
+    let second_new = Process::start(&scene, "v2");
     go_on(false).await;
     // The producer is migrated before the last consumer is.
     go_on(true).await;
     go_on(true).await;
-    let second_new = Process::start(&scene, "v2");
-    go_on(true).await;
-    second_old.kill();
+    second_old.stop();
     go_on(true).await;
     new.kill();
     let third_new = Process::start(&scene, "v2");
+    go_on(true).await;
     go_on(true).await;
     await_count(&scene, name, ORDERS).await;
     await_end(&scene, name, OrderConfirmed::TOPIC).await;
@@ -387,6 +397,51 @@ async fn a_handler_of_the_old_version_wins_over_the_upcast(on: On) {
     );
 }
 
+entry_on_topic!(caused, "t.versions.caused");
+orders_on_topic!(derived, "t.versions.derived");
+
+/// Confirms an order for each entry.
+struct Confirming;
+
+impl factum::Handler<caused::Posted> for Confirming {
+    async fn handle(
+        &self,
+        event: &factum::Envelope<caused::Posted>,
+        tx: &mut factum::Tx<'_>,
+    ) -> Result<(), factum::HandlerError> {
+        let mut order = derived::OrderConfirmed::entry(event.account(), event.seq(), "");
+        if event.note() == "beyond v1" {
+            order.amount = u64::from(u32::MAX) + 1;
+        }
+        tx.publish(order.occurred_at(event.occurred_at())).await?;
+        Ok(())
+    }
+}
+
+async fn a_handler_publishes_both_versions_or_none(on: On) {
+    let scene = Scene::new::<caused::Posted>(on, 1).await;
+    let name = "test-caused";
+    let events = [
+        caused::Posted::entry("a", 1, ""),
+        caused::Posted::entry("b", 1, "beyond v1"),
+        caused::Posted::entry("c", 1, ""),
+    ];
+    scene.produce(0, &events).await;
+    let consumer = Consumer::named(name)
+        .handler::<caused::Posted>(Confirming)
+        .retry(Retry::pause_partition().attempts(1));
+    let running = scene.start([consumer]);
+    scene
+        .await_committed(name, caused::Posted::TOPIC, 0, 3)
+        .await;
+    running.stop().await;
+    assert_eq!(scene.dead_letters(name).await, ["attempts_exhausted"]);
+    let pairs = "SELECT count(*) FROM (SELECT FROM outbox GROUP BY event_id, key HAVING \
+                 array_agg(event_type ORDER BY id) = '{order.confirmed.v2,order.confirmed.v1}') AS pairs";
+    assert_eq!(scene.count(pairs).await, 2);
+    assert_eq!(scene.count("SELECT count(*) FROM outbox").await, 4);
+}
+
 orders_on_topic!(strange, "t.versions.strange");
 async fn a_refused_upcast_is_a_dead_letter_and_the_partition_moves_on(on: On) {
     use strange::{OrderConfirmed, OrderConfirmedV1};
@@ -399,17 +454,21 @@ async fn a_refused_upcast_is_a_dead_letter_and_the_partition_moves_on(on: On) {
                 OrderConfirmedV1::entry("a", 1, ""),
                 OrderConfirmedV1::entry("a", 2, "strange"),
                 OrderConfirmedV1::entry("a", 3, ""),
+                OrderConfirmedV1::entry("a", 4, "permanent"),
             ],
         )
         .await;
     let consumer = Consumer::named(name).handler::<OrderConfirmed>(Recorder::of(name));
     let running = scene.start([consumer]);
     scene
-        .await_committed(name, OrderConfirmed::TOPIC, 0, 3)
+        .await_committed(name, OrderConfirmed::TOPIC, 0, 4)
         .await;
     running.stop().await;
     assert_eq!(scene.effects(name).await, ["a:1", "a:3"]);
-    assert_eq!(scene.dead_letters(name).await, ["upcast"]);
+    assert_eq!(scene.dead_letters(name).await, ["upcast", "permanent"]);
+    // Set aside as what was sent, not as what the handler got.
+    let sent = "SELECT count(*) FROM dead_letter WHERE reason = 'permanent' AND event_type = 'order.confirmed.v1'";
+    assert_eq!(scene.count(sent).await, 1);
     let clear = "SELECT count(*) FROM dead_letter WHERE path = '$.note' AND attempts = 1 \
                  AND error LIKE 'upcast at $.note: expected no strange one: this order.confirmed.v1 can''t be made \
 into order.confirmed.v2;%' AND value LIKE '%order.confirmed.v1%'::bytea";
