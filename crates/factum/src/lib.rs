@@ -147,3 +147,8 @@ pub mod __private {
 #[cfg(all(doctest, feature = "service"))]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+// And that of the page about versions.
+#[cfg(all(doctest, feature = "service"))]
+#[doc = include_str!("../../../docs/versions.md")]
+struct Versions;
