@@ -90,8 +90,10 @@ struct Decoder {
     aggregate_type: &'static str,
     /// Of the record.
     topic: &'static str,
-    read: Arc<dyn Fn(&ObjectReader<'_>, &Head<'_>) -> Result<AnyEnvelope, Poison> + Send + Sync>,
+    read: Arc<Read>,
 }
+
+type Read = dyn Fn(&ObjectReader<'_>, &Head<'_>) -> Result<AnyEnvelope, Poison> + Send + Sync;
 
 /// The registered types that a record of some older type can be made into.
 #[derive(Clone, Default)]
