@@ -227,7 +227,6 @@ async fn a_rolling_migration_with_kills_takes_a_thousand_orders_once(on: On) {
     go_on(false).await;
     go_on(false).await;
     old.kill();
-    let second_new = Process::start(&scene, "v2");
     go_on(false).await;
     // The producer is migrated before the last consumer is.
     go_on(true).await;
@@ -235,14 +234,13 @@ async fn a_rolling_migration_with_kills_takes_a_thousand_orders_once(on: On) {
     second_old.stop();
     go_on(true).await;
     new.kill();
-    let third_new = Process::start(&scene, "v2");
+    let last = Process::start(&scene, "v2");
     go_on(true).await;
     go_on(true).await;
     await_count(&scene, name, ORDERS).await;
     await_end(&scene, name, OrderConfirmed::TOPIC).await;
     assert_each_once(&scene, name).await;
-    second_new.kill();
-    third_new.kill();
+    last.kill();
     relay.stop().await;
     let generations = "SELECT count(*) FROM event_reader WHERE consumer = 'test-rolling' \
                        AND (event_type, taken_as, newest) IN \
