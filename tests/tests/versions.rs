@@ -485,6 +485,16 @@ async fn the_old_versions_topic_is_read_and_asked_for(on: On) {
     };
     assert_eq!(problem.rule(), "CFG-4");
     assert!(problem.what().contains("t.versions.apart-old"), "{problem}");
+    // Who publishes v2 writes to both topics.
+    let publisher = Service::builder(scene.config(&[]))
+        .relay()
+        .publishes::<OrderConfirmed>();
+    let problems = refused(publisher).await;
+    let [problem] = &problems[..] else {
+        panic!("{problems:#?}")
+    };
+    assert!(problem.what().contains("t.versions.apart-old"), "{problem}");
+    assert!(problem.place().contains("publishes to it"), "{problem}");
 
     scene.broker.create_topic(OrderConfirmedV1::TOPIC, 1).await;
     let running = scene.start([consumer()]);
@@ -508,6 +518,40 @@ async fn the_old_versions_topic_is_read_and_asked_for(on: On) {
         topic_of(&scene.broker.records(OrderConfirmedV1::TOPIC).await),
         2
     );
+}
+
+orders_on_topic!(locked, "t.versions.locked");
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_consumer_says_of_itself_holds_up_no_event() {
+    use locked::OrderConfirmed;
+    let scene = Scene::new::<OrderConfirmed>(On::Embedded, 1).await;
+    let name = "test-locked";
+    let mut holder = scene.database.connect().await;
+    let mut lock = holder.begin().await.unwrap();
+    factum::sqlx::raw_sql("LOCK TABLE event_reader IN ACCESS EXCLUSIVE MODE")
+        .execute(&mut *lock)
+        .await
+        .unwrap();
+    let running =
+        scene.start([Consumer::named(name).handler::<OrderConfirmed>(Recorder::of(name))]);
+    scene.produce(0, &[OrderConfirmed::entry("a", 1, "")]).await;
+    await_count(&scene, name, 1).await;
+    // Not at the end either: it ends within its deadline, without an error.
+    running.stop().await;
+    lock.rollback().await.unwrap();
+    holder.close().await.unwrap();
+
+    // And a table that is gone while it runs.
+    let running =
+        scene.start([Consumer::named(name).handler::<OrderConfirmed>(Recorder::of(name))]);
+    eventually(LIMIT, "the first word", async || {
+        scene.count("SELECT count(*) FROM event_reader").await > 0
+    })
+    .await;
+    scene.execute("DROP TABLE event_reader").await;
+    scene.produce(0, &[OrderConfirmed::entry("b", 1, "")]).await;
+    await_count(&scene, name, 2).await;
+    running.stop().await;
 }
 
 /// Starts, expects a refusal, and gives what the checks found.
