@@ -80,7 +80,7 @@ struct Version<'a> {
     superseded: bool,
     /// Who takes it, whatever code it runs.
     readers: Vec<&'a EventReader>,
-    /// Who runs code that knows nothing newer.
+    /// Who runs code that takes it and knows nothing newer.
     dependent: Vec<&'a EventReader>,
     /// When such code was last seen, of consumers that have newer code now.
     left_at: Option<OffsetDateTime>,
@@ -162,7 +162,11 @@ fn tell(all: &[EventReader], only: Option<&str>) -> Done {
         .collect();
     let mut text = String::new();
     if versions.iter().any(|version| !version.readers.is_empty()) {
-        let _ = writeln!(text, "{}\n", table(&versions));
+        // The preset sets a blank before and behind each column.
+        for line in table(&versions).lines() {
+            let _ = writeln!(text, "{}", line.trim());
+        }
+        text.push('\n');
     }
     for version in &versions {
         let _ = writeln!(text, "{}", version.verdict());
@@ -222,7 +226,7 @@ fn version<'a>(kind: &'a str, all: &'a [EventReader]) -> Version<'a> {
     let old_code = all
         .iter()
         .filter(of_event)
-        .filter(|reader| newest_of(reader) <= number);
+        .filter(|reader| newest_of(reader) == number);
     let (gone, dependent): (Vec<_>, Vec<_>) = old_code.partition(|reader| replaced(reader));
     Version {
         event_type: kind,

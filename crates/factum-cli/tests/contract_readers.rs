@@ -126,6 +126,10 @@ async fn an_old_version_is_needed_as_long_as_somebody_knows_nothing_newer() {
         told.stdout
     );
 
+    let all = readers(&database, &["--json"]).json();
+    assert_eq!(all["events"][1]["needed_by"], json!(["mailer-orders"]));
+    assert_eq!(all["events"][1]["newest"], json!(true));
+
     let told = readers(&database, &["--event", KIND, "--json"]);
     assert_eq!(told.code, 1, "{}", told.stdout);
     let told = told.json();
@@ -210,6 +214,40 @@ async fn an_old_version_can_go_once_the_old_code_is_silent() {
         readers(&database, &["--event", "order.confirmed.v2"]).code,
         1
     );
+}
+
+#[tokio::test]
+async fn a_version_in_the_middle_is_needed_only_by_code_that_stands_at_it() {
+    let database = migrated().await;
+    row(
+        &database,
+        ["old-orders", "v1", "v1", "v1", "12:00"],
+        1,
+        None,
+    )
+    .await;
+    for kind in ["v1", "v2", "v10"] {
+        row(
+            &database,
+            ["new-orders", kind, "v10", "v10", "12:00"],
+            1,
+            None,
+        )
+        .await;
+    }
+    let code = |event| readers(&database, &["--event", event]).code;
+    assert_eq!(code("order.confirmed.v1"), 1);
+    assert_eq!(code("order.confirmed.v2"), 0);
+    row(
+        &database,
+        ["middle-orders", "v2", "v2", "v2", "12:00"],
+        1,
+        None,
+    )
+    .await;
+    assert_eq!(code("order.confirmed.v2"), 1);
+    assert_eq!(code("order.confirmed.v10"), 1, "it is the newest");
+    assert_eq!(code("order.cancelled.v1"), 0, "nobody takes it");
 }
 
 #[tokio::test]
