@@ -60,6 +60,8 @@ const LANE: &str = "crates/factum-runtime/src/lane.rs";
 const WORK_LIST: &str = "crates/factum-runtime/src/work_list.rs";
 const LANES: &str = "crates/factum-kafka/src/lanes.rs";
 const OUTCOME: &str = "crates/factum-event/src/outcome.rs";
+const DECODE: &str = "crates/factum-event/src/decode.rs";
+const VERSION: &str = "crates/factum-event/src/version.rs";
 const SESSION: &str = "crates/factum-postgres/src/session.rs";
 const RELAY: &str = "crates/factum-runtime/src/relay.rs";
 const RELAY_STORE: &str = "crates/factum-postgres/src/relay.rs";
@@ -83,6 +85,8 @@ const CONTRACT_PROPERTIES: &str = "--test properties";
 const CONTRACT_COMMAND: &str = "--test contract";
 const POSTGRES: &str = "--test postgres";
 const CONSUMER: &str = "--test consumer";
+const VERSIONS: &str = "-p factum-tests --test versions";
+const VERSIONS_PURE: &str = "-p factum-event --test versions";
 const UNIT: &str = "--lib";
 
 pub(crate) const PATCHES: &[Patch] = &[
@@ -388,6 +392,39 @@ pub(crate) const PATCHES: &[Patch] = &[
         catchers: &[Catcher::Test {
             target: CONTRACT_COMMAND,
             name: "an_event_that_main_got_since_is_no_removal_on_a_branch",
+        }],
+    },
+    Patch {
+        name: "old-version-has-an-id-of-its-own",
+        what: "the row of the older version gets another event id",
+        file: VERSION,
+        sound: "    let converted = Envelope::new(envelope.id(), event, envelope.occurred_at());\n",
+        broken: "    let mut other = *envelope.id().as_uuid().as_bytes();\n    other[15] ^= 1;\n    let other = uuid::Uuid::from_bytes(other).try_into().unwrap_or(envelope.id());\n    let converted = Envelope::new(other, event, envelope.occurred_at());\n",
+        catchers: &[Catcher::Test {
+            target: VERSIONS,
+            name: "embedded::listing_fault_07_one_id_for_both_versions",
+        }],
+    },
+    Patch {
+        name: "no-upcast",
+        what: "a consumer of the new version skips the old one",
+        file: DECODE,
+        sound: "        self.decoders.get(record_type).or_else(upcast)\n",
+        broken: "        drop(upcast);\n        self.decoders.get(record_type)\n",
+        catchers: &[Catcher::Test {
+            target: VERSIONS_PURE,
+            name: "the_newest_version_takes_all_older_ones",
+        }],
+    },
+    Patch {
+        name: "dedup-by-version",
+        what: "each version of a fact is deduplicated by itself",
+        file: LANE,
+        sound: "        let ids: Vec<EventId> = items.iter().filter_map(Item::event_id).collect();\n",
+        broken: "        let by_version = |item: &Item| match item {\n            Item::Event { envelope, .. } => {\n                let mut id = envelope.id().to_string();\n                id.pop();\n                id.extend(envelope.sent_as().chars().last());\n                id.parse().ok()\n            }\n            _ => None,\n        };\n        let ids: Vec<EventId> = items.iter().filter_map(by_version).collect();\n",
+        catchers: &[Catcher::Test {
+            target: VERSIONS,
+            name: "embedded::both_versions_in_one_batch_act_once",
         }],
     },
 ];
