@@ -48,7 +48,7 @@ struct ConfirmedV2 {
     supersedes = self::ConfirmedV2,
     crate = "factum_event"
 )]
-struct V10 {
+struct ConfirmedV10 {
     #[event(aggregate_id, range(max = 9_007_199_254_740_991))]
     order_id: u64,
     #[event(range(max = 9_007_199_254_740_991))]
@@ -87,9 +87,9 @@ impl TryFrom<&ConfirmedV2> for ConfirmedV1 {
     }
 }
 
-impl From<ConfirmedV2> for V10 {
+impl From<ConfirmedV2> for ConfirmedV10 {
     fn from(v2: ConfirmedV2) -> Self {
-        V10 {
+        ConfirmedV10 {
             order_id: v2.order_id,
             amount: v2.amount,
             currency: v2.currency,
@@ -98,8 +98,8 @@ impl From<ConfirmedV2> for V10 {
     }
 }
 
-impl From<&V10> for ConfirmedV2 {
-    fn from(v10: &V10) -> Self {
+impl From<&ConfirmedV10> for ConfirmedV2 {
+    fn from(v10: &ConfirmedV10) -> Self {
         ConfirmedV2 {
             order_id: v10.order_id,
             amount: v10.amount,
@@ -118,21 +118,21 @@ impl From<&V10> for ConfirmedV2 {
     supersedes = ConfirmedV1,
     crate = "factum_event"
 )]
-struct Fork {
+struct OrderConfirmedV3 {
     #[event(aggregate_id, range(max = 9_007_199_254_740_991))]
     order_id: u64,
 }
 
-impl From<ConfirmedV1> for Fork {
+impl From<ConfirmedV1> for OrderConfirmedV3 {
     fn from(v1: ConfirmedV1) -> Self {
-        Fork {
+        OrderConfirmedV3 {
             order_id: v1.order_id,
         }
     }
 }
 
-impl From<&Fork> for ConfirmedV1 {
-    fn from(fork: &Fork) -> Self {
+impl From<&OrderConfirmedV3> for ConfirmedV1 {
+    fn from(fork: &OrderConfirmedV3) -> Self {
         ConfirmedV1 {
             order_id: fork.order_id,
             cents: 1,
@@ -172,8 +172,8 @@ fn envelope<E: Event>(event: E) -> Envelope<E> {
         .with_id(EventId::floor(1_780_000_000_000))
 }
 
-fn v10() -> V10 {
-    V10 {
+fn v10() -> ConfirmedV10 {
+    ConfirmedV10 {
         order_id: 7,
         amount: 1050,
         currency: "EUR".to_owned(),
@@ -222,21 +222,21 @@ fn listing_fault_07_one_fact_is_written_in_all_its_versions_with_one_id() {
 fn the_contract_names_what_it_supersedes() {
     assert_eq!(ConfirmedV1::contract().supersedes, None);
     assert_eq!(
-        V10::contract().supersedes.as_deref(),
+        ConfirmedV10::contract().supersedes.as_deref(),
         Some("order.confirmed.v2")
     );
 }
 
 #[test]
 fn a_version_that_cant_be_made_is_an_error_that_names_field_and_types() {
-    let refused = |event: V10| {
+    let refused = |event: ConfirmedV10| {
         let mut published = Published::default();
         match envelope(event).visit_versions(&mut published) {
             Err(Refused::Version(error)) => error.to_string(),
             other => panic!("{other:?}"),
         }
     };
-    let foreign = V10 {
+    let foreign = ConfirmedV10 {
         currency: "XTS".to_owned(),
         ..v10()
     };
@@ -247,7 +247,7 @@ fn a_version_that_cant_be_made_is_an_error_that_names_field_and_types() {
          counterpart: expected EUR; mend the event or the conversion"
     );
     assert!(!text.contains("XTS"), "no value: {text}");
-    let mixed = refused(V10 {
+    let mixed = refused(ConfirmedV10 {
         amount: 14,
         ..v10()
     });
@@ -259,7 +259,7 @@ fn a_version_that_cant_be_made_is_an_error_that_names_field_and_types() {
 
 #[test]
 fn the_newest_version_takes_all_older_ones_and_keeps_id_and_time() {
-    let registry = Registry::new().with::<V10>();
+    let registry = Registry::new().with::<ConfirmedV10>();
     assert_eq!(
         registry
             .taken_types()
@@ -294,18 +294,18 @@ fn the_newest_version_takes_all_older_ones_and_keeps_id_and_time() {
         ("order.confirmed.v10", "order.confirmed.v1")
     );
     assert_eq!(event.aggregate_id(), "7");
-    let expected = envelope(V10 {
+    let expected = envelope(ConfirmedV10 {
         note: None,
         ..v10()
     });
-    assert_eq!(event.downcast::<V10>().unwrap(), expected);
+    assert_eq!(event.downcast::<ConfirmedV10>().unwrap(), expected);
 
     let event = decode(
         &registry,
         &envelope(ConfirmedV2::from(&v10())).encode().unwrap(),
     );
     assert_eq!(event.sent_as(), "order.confirmed.v2");
-    assert_eq!(event.downcast::<V10>().unwrap(), expected);
+    assert_eq!(event.downcast::<ConfirmedV10>().unwrap(), expected);
 
     let event = decode(&registry, &envelope(v10()).encode().unwrap());
     assert_eq!(event.sent_as(), event.event_type());
@@ -348,11 +348,11 @@ fn an_old_version_goes_to_the_nearest_registered_one_of_its_chain() {
     .encode()
     .unwrap();
     for registry in [
-        Registry::new().with::<ConfirmedV2>().with::<V10>(),
+        Registry::new().with::<ConfirmedV2>().with::<ConfirmedV10>(),
         Registry::new()
-            .with::<V10>()
+            .with::<ConfirmedV10>()
             .with::<ConfirmedV2>()
-            .with::<V10>(),
+            .with::<ConfirmedV10>(),
     ] {
         assert!(decode(&registry, &bytes).is::<ConfirmedV2>());
         assert_eq!(registry.conflicts(), []);
@@ -373,11 +373,13 @@ fn two_that_supersede_the_same_version_are_a_conflict_unless_it_is_registered_it
         "order.confirmed.v3",
         "order.confirmed.v10",
     );
-    let registry = Registry::new().with::<ConfirmedV2>().with::<Fork>();
+    let registry = Registry::new()
+        .with::<ConfirmedV2>()
+        .with::<OrderConfirmedV3>();
     assert_eq!(registry.conflicts(), conflict(v2, v3));
     let registry = Registry::new()
-        .with::<Fork>()
-        .with::<V10>()
+        .with::<OrderConfirmedV3>()
+        .with::<ConfirmedV10>()
         .with::<ConfirmedV2>();
     assert_eq!(registry.conflicts(), conflict(v3, v10));
     assert_eq!(
@@ -387,14 +389,14 @@ fn two_that_supersede_the_same_version_are_a_conflict_unless_it_is_registered_it
     );
     let registry = Registry::new()
         .with::<ConfirmedV2>()
-        .with::<Fork>()
+        .with::<OrderConfirmedV3>()
         .with::<ConfirmedV1>();
     assert_eq!(registry.conflicts(), []);
 }
 
 #[test]
 fn an_upcast_that_refuses_is_poison_with_the_fields_name_and_no_value() {
-    let registry = Registry::new().with::<V10>();
+    let registry = Registry::new().with::<ConfirmedV10>();
     let of = |cents| {
         let v1 = ConfirmedV1 { order_id: 7, cents };
         poison(&registry, &envelope(v1).encode().unwrap())

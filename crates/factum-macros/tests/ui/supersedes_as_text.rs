@@ -12,14 +12,14 @@ use factum_macros::Event;
 )]
 struct OrderConfirmed {
     #[event(aggregate_id)]
-    order_id: u64,
+    order_id: u32,
 }
 
 #[derive(Event)]
 #[event(kind = "order.paid.v2", aggregate = "Order", topic = "orders.paid", unlocked, supersedes)]
 struct OrderPaid {
     #[event(aggregate_id)]
-    order_id: u64,
+    order_id: u32,
 }
 
 #[derive(Event)]
@@ -32,7 +32,7 @@ struct OrderPaid {
 )]
 struct OrderCancelled {
     #[event(aggregate_id)]
-    order_id: u64,
+    order_id: u32,
 }
 
 fn main() {}

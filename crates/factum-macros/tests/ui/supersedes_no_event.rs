@@ -14,7 +14,7 @@ struct OrderConfirmedV1;
 )]
 struct OrderConfirmed {
     #[event(aggregate_id)]
-    order_id: u64,
+    order_id: u32,
 }
 
 fn main() {}

@@ -6,7 +6,7 @@ use factum_macros::Event;
 #[event(kind = "order.confirmed.v1", aggregate = "Order", topic = "orders.confirmed", unlocked)]
 struct OrderConfirmedV1 {
     #[event(aggregate_id)]
-    order_id: u64,
+    order_id: u32,
 }
 
 #[derive(Event)]
@@ -19,7 +19,7 @@ struct OrderConfirmedV1 {
 )]
 struct OrderConfirmed {
     #[event(aggregate_id)]
-    order_id: u64,
+    order_id: u32,
 }
 
 fn main() {}

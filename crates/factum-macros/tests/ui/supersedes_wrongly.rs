@@ -6,7 +6,7 @@ use factum_macros::Event;
 #[event(kind = "order.confirmed.v2", aggregate = "Order", topic = "orders.confirmed", unlocked)]
 struct OrderConfirmed {
     #[event(aggregate_id)]
-    order_id: u64,
+    order_id: u32,
 }
 
 /// Not newer.
@@ -18,9 +18,9 @@ struct OrderConfirmed {
     unlocked,
     supersedes = OrderConfirmed
 )]
-struct OrderConfirmedAgain {
+struct AgainOrderConfirmed {
     #[event(aggregate_id)]
-    order_id: u64,
+    order_id: u32,
 }
 
 /// Another event.
@@ -34,7 +34,7 @@ struct OrderConfirmedAgain {
 )]
 struct OrderPaid {
     #[event(aggregate_id)]
-    order_id: u64,
+    order_id: u32,
 }
 
 /// Another aggregate.
@@ -48,7 +48,7 @@ struct OrderPaid {
 )]
 struct PurchaseConfirmed {
     #[event(aggregate_id)]
-    order_id: u64,
+    order_id: u32,
 }
 
 macro_rules! conversions {
@@ -66,6 +66,6 @@ macro_rules! conversions {
     )*};
 }
 
-conversions!(OrderConfirmedAgain, OrderPaid, PurchaseConfirmed);
+conversions!(AgainOrderConfirmed, OrderPaid, PurchaseConfirmed);
 
 fn main() {}
