@@ -46,28 +46,32 @@ pub trait Entry: Event + Clone {
     fn note(&self) -> &str;
 }
 
-/// Declares a module with an event type `Posted` on a topic of its own.
+/// Declares a module with an event type on a topic of its own: `Posted`, unless another name is given.
 #[macro_export]
 macro_rules! entry_on_topic {
     ($module:ident, $topic:tt) => {
         $crate::entry_on_topic!($module, $topic, "account.posted.v1");
     };
     ($module:ident, $topic:tt, $kind:tt) => {
+        $crate::entry_on_topic!($module, $topic, $kind, Posted);
+    };
+    ($module:ident, $topic:tt, $kind:tt, $event:ident) => {
         mod $module {
             use $crate::factum;
 
             #[derive(Debug, Clone, PartialEq, factum::Event)]
             #[event(kind = $kind, aggregate = "Account", topic = $topic, unlocked)]
-            pub(crate) struct Posted {
+            pub(crate) struct $event {
                 #[event(aggregate_id)]
                 pub(crate) account: String,
+                #[event(range(min = 0, max = 9_007_199_254_740_991))]
                 pub(crate) seq: u64,
                 pub(crate) note: String,
             }
 
-            impl $crate::Entry for Posted {
+            impl $crate::Entry for $event {
                 fn entry(account: &str, seq: u64, note: &str) -> Self {
-                    Posted {
+                    $event {
                         account: account.to_owned(),
                         seq,
                         note: note.to_owned(),

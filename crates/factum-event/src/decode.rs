@@ -49,7 +49,7 @@ impl Default for DecodeLimits {
 /// #[event(kind = "order.cancelled.v1", aggregate = "Order", topic = "orders.cancelled")]
 /// struct OrderCancelled {
 ///     #[event(aggregate_id)]
-///     order_id: u64,
+///     order_id: u32,
 /// }
 ///
 /// let registry = Registry::new().with::<OrderCancelled>();
@@ -398,10 +398,10 @@ impl Decoded {
 ///
 /// # #[derive(Debug, Event)]
 /// # #[event(kind = "order.cancelled.v1", aggregate = "Order", topic = "orders.cancelled")]
-/// # struct OrderCancelled { #[event(aggregate_id)] order_id: u64 }
+/// # struct OrderCancelled { #[event(aggregate_id)] order_id: u32 }
 /// # #[derive(Debug, Event)]
 /// # #[event(kind = "order.paid.v1", aggregate = "Order", topic = "orders.paid")]
-/// # struct OrderPaid { #[event(aggregate_id)] order_id: u64 }
+/// # struct OrderPaid { #[event(aggregate_id)] order_id: u32 }
 /// # let bytes = OrderCancelled { order_id: 7 }
 /// #     .occurred_at(time::OffsetDateTime::UNIX_EPOCH).with_id(EventId::floor(0)).encode()?;
 /// let registry = Registry::new().with::<OrderCancelled>().with::<OrderPaid>();

@@ -23,7 +23,7 @@ use crate::timestamp;
 /// #[event(kind = "order.cancelled.v1", aggregate = "Order", topic = "orders.cancelled")]
 /// struct OrderCancelled {
 ///     #[event(aggregate_id)]
-///     order_id: u64,
+///     order_id: u32,
 ///     reason: Option<String>,
 /// }
 ///

@@ -138,12 +138,20 @@ impl FromStr for PoisonReason {
 ///     "event_type at $.eventType: expected an event type, such as \"order.confirmed.v1\"",
 /// );
 /// ```
+///
+/// A field that breaks a constraint names the rule, too:
+/// `invalid_field (length) at $.sku: expected 1 to 40 characters`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{reason} at {path}: expected {expected}")]
+#[error("{reason}{} at {path}: expected {expected}", in_parentheses(*rule))]
 pub struct Poison {
     reason: PoisonReason,
     path: String,
     expected: Cow<'static, str>,
+    rule: Option<&'static str>,
+}
+
+fn in_parentheses(rule: Option<&'static str>) -> String {
+    rule.map(|rule| format!(" ({rule})")).unwrap_or_default()
 }
 
 impl Poison {
@@ -156,6 +164,14 @@ impl Poison {
             reason,
             path: path.into(),
             expected: expected.into(),
+            rule: None,
+        }
+    }
+
+    pub(crate) fn with_rule(self, rule: &'static str) -> Self {
+        Poison {
+            rule: Some(rule),
+            ..self
         }
     }
 
@@ -172,5 +188,13 @@ impl Poison {
     /// What was expected at the path.
     pub fn expected(&self) -> &str {
         &self.expected
+    }
+
+    /// Which constraint of the field was broken, if it was one; the reason is
+    /// [`InvalidField`](PoisonReason::InvalidField) then. The names are public and are not renamed:
+    /// `length`, `range`, `pattern`, `items`, `code`, `choice` (a value that a closed enum doesn't name)
+    /// and `validate`.
+    pub fn rule(&self) -> Option<&'static str> {
+        self.rule
     }
 }

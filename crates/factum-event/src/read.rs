@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use crate::aggregate_id::{AggregateId, ToAggregateId};
+use crate::constraint::{Place, rule};
 use crate::json::{Entry, Node};
 use crate::number::Decimal;
 use crate::path::Path;
@@ -26,6 +27,18 @@ impl<'a> JsonValue<'a> {
     /// `"a postal code"`, and never the value.
     pub fn invalid(&self, expected: impl Into<Cow<'static, str>>) -> Poison {
         Poison::new(PoisonReason::InvalidField, self.path(), expected)
+    }
+
+    /// The fault that a text is no value of a closed enum.
+    #[doc(hidden)]
+    pub fn not_named(&self, expected: &'static str) -> Poison {
+        self.invalid(expected).with_rule(rule::CHOICE)
+    }
+
+    /// The place, for checks.
+    #[doc(hidden)]
+    pub fn place(&self) -> Place<'a> {
+        Place(self.path)
     }
 
     /// Whether it is `null`.
@@ -156,6 +169,12 @@ impl<'a> ObjectReader<'a> {
             entries,
             path: Path::Root,
         }
+    }
+
+    /// The place, for checks.
+    #[doc(hidden)]
+    pub fn place(&self) -> Place<'_> {
+        Place(self.path)
     }
 
     /// Reads a field by its name on the wire. An absent field is what [`Snapshot::absent`] says.

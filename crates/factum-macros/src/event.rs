@@ -7,19 +7,29 @@ use syn::spanned::Spanned;
 use syn::{DeriveInput, Field, Ident, LitStr, Path, Type, parse_quote};
 
 use crate::attribute::{Errors, arguments};
-use crate::fields::{WireField, in_its_own_scope, named_fields, refuse_equal_names};
+use crate::fields::{
+    Carrier, Claims, WireField, check_contents, in_its_own_scope, named_fields, refuse_equal_names,
+};
+use crate::hook::Hook;
 use crate::names::{ENVELOPE_FIELDS, check_aggregate, check_kind, check_topic, names_aggregate};
+use crate::past_tense;
 
 pub(crate) fn derive(input: &DeriveInput) -> TokenStream {
     let mut errors = Errors::default();
     let declaration = Declaration::read(input, &mut errors);
     let fields = named_fields(input, "an event", &mut errors);
     let fields = EventFields::read(input, &fields, &mut errors);
+    let carrier = Carrier::Event {
+        ident: &input.ident,
+        topic: &declaration.topic,
+        restricted: declaration.restricted,
+    };
+    let assertions = check_contents(&fields.all, &carrier, &mut errors);
 
     match errors.into_compile_errors() {
-        None => declaration.implement(input, &fields),
+        None => declaration.implement(input, &fields, &assertions),
         Some(errors) => {
-            let empty = declaration.implement_emptily(input);
+            let empty = declaration.implement_emptily(input, &assertions);
             quote! { #errors #empty }
         }
     }
@@ -33,6 +43,7 @@ struct Declaration {
     topic: String,
     restricted: bool,
     unlocked: bool,
+    validate: Hook,
 }
 
 impl Declaration {
@@ -43,6 +54,8 @@ impl Declaration {
         let mut topic = None;
         let mut restricted = false;
         let mut unlocked = false;
+        let mut validate = Hook::default();
+        let mut exception = past_tense::Exception::default();
         let mut seen = Vec::new();
         let allowed = [
             "kind",
@@ -50,6 +63,9 @@ impl Declaration {
             "topic",
             "restricted",
             "unlocked",
+            "name",
+            "because",
+            "validate",
             "crate",
         ];
         let arguments = arguments(&input.attrs, "event", &allowed, errors);
@@ -61,11 +77,17 @@ impl Declaration {
                 unlocked |= key == "unlocked";
                 continue;
             }
+            if key == "validate" {
+                validate = Hook::read(&argument, errors);
+                continue;
+            }
             let text = argument.text(errors);
             match key.as_str() {
                 "kind" => kind = text.filter(|text| good(text, check_kind, errors)),
                 "aggregate" => aggregate = text.filter(|text| good(text, check_aggregate, errors)),
                 "topic" => topic = text.filter(|text| good(text, check_topic, errors)),
+                "name" => exception.name = Some((argument.key.clone(), text)),
+                "because" => exception.because = Some((argument.key.clone(), text)),
                 _ => {
                     if let Some(path) = text.and_then(|text| crate_path(&text, errors)) {
                         krate = path;
@@ -95,18 +117,33 @@ impl Declaration {
             );
             errors.push(kind.span(), message);
         }
+        let named = past_tense::Named {
+            ident: &input.ident,
+            name: input.ident.unraw().to_string(),
+            kind: kind.as_ref(),
+            aggregate: aggregate.as_ref().map(LitStr::value),
+            exception,
+        };
+        past_tense::check(&named, errors);
         let value = |text: Option<LitStr>| text.map(|text| text.value()).unwrap_or_default();
         Declaration {
             krate,
             kind: value(kind),
             aggregate: value(aggregate),
             topic: value(topic),
-            restricted,
+            // Nobody knows what an attribute holds that can't be read.
+            restricted: restricted || arguments.unreadable,
             unlocked,
+            validate,
         }
     }
 
-    fn implement(&self, input: &DeriveInput, fields: &EventFields<'_>) -> TokenStream {
+    fn implement(
+        &self,
+        input: &DeriveInput,
+        fields: &EventFields<'_>,
+        assertions: &TokenStream,
+    ) -> TokenStream {
         let aggregate_id = match &fields.aggregate_id {
             Some(field) => {
                 let (ident, ty) = (field.ident, field.ty);
@@ -119,15 +156,33 @@ impl Declaration {
         };
         // A field called `aggregate_id` is the envelope's own, which the envelope writes.
         let is_envelopes_own = |field: &WireField<'_>| field.name == "aggregateId";
-        let writes = fields
-            .all
-            .iter()
-            .filter(|field| !is_envelopes_own(field))
-            .map(WireField::write);
+        let at_envelopes_id = quote! { __place.field("aggregateId") };
+        let writes = fields.all.iter().map(|field| {
+            if !is_envelopes_own(field) {
+                return field.write();
+            }
+            let (ident, constraints) = (field.ident, &field.constraints);
+            if constraints.is_empty() {
+                return TokenStream::new();
+            }
+            let checks = constraints.checks(field.ty, &quote! { &self.#ident }, &at_envelopes_id);
+            quote! {{ let __place = __out.place(); #checks }}
+        });
         let reads = fields.all.iter().map(|field| {
             if is_envelopes_own(field) {
-                let (ident, ty) = (field.ident, field.ty);
-                quote! { #ident: __from.aggregate_id::<#ty>()?, }
+                let (ident, ty, constraints) = (field.ident, field.ty, &field.constraints);
+                if constraints.is_empty() {
+                    return quote! { #ident: __from.aggregate_id::<#ty>()?, };
+                }
+                let checks = constraints.checks(ty, &quote! { &__read }, &at_envelopes_id);
+                quote! {
+                    #ident: {
+                        let __read = __from.aggregate_id::<#ty>()?;
+                        let __place = __from.place();
+                        #checks
+                        __read
+                    },
+                }
             } else {
                 field.read()
             }
@@ -145,12 +200,10 @@ impl Declaration {
             let shape = field.shape();
             if is_envelopes_own(field) {
                 let (name, ty) = (&field.name, field.ty);
-                quote! {
-                    __factum::FieldShape::new(
-                        #name,
-                        __factum::in_envelope(<#ty as __factum::Snapshot>::shape(__shapes)),
-                    ),
-                }
+                let shape = field
+                    .constraints
+                    .narrow(quote! { <#ty as __factum::Snapshot>::shape(__shapes) });
+                quote! { __factum::FieldShape::new(#name, __factum::in_envelope(#shape)), }
             } else {
                 shape
             }
@@ -171,13 +224,21 @@ impl Declaration {
                 definitions: __collected.into_definitions(),
             }
         };
-        let implementation = self.wrap(
-            input,
-            &contract,
-            &aggregate_id,
-            &quote! { #(#writes)* ::core::result::Result::Ok(()) },
-            &quote! { ::core::result::Result::Ok(Self { #(#reads)* }) },
-        );
+        let function = self.validate.constant(&input.ident);
+        let validated = self.validate.check_written();
+        let read = self.validate.check_read(&quote! { Self { #(#reads)* } });
+        let rules = fields.all.iter().map(|field| {
+            let as_text = field.as_text || is_envelopes_own(field);
+            field.constraints.statics(field.ty, as_text)
+        });
+        let code = Code {
+            beside: quote! { #(#rules)* #function #assertions },
+            contract,
+            aggregate_id,
+            write: quote! { #(#writes)* #validated ::core::result::Result::Ok(()) },
+            read,
+        };
+        let implementation = self.wrap(input, &code);
         let gate = self.gate(input, fields);
         quote! { #implementation #gate }
     }
@@ -215,23 +276,30 @@ impl Declaration {
     }
 
     /// An implementation that type-checks and never runs, since the mistake stops the build: so that
-    /// nothing else complains that the struct is no event.
-    fn implement_emptily(&self, input: &DeriveInput) -> TokenStream {
+    /// nothing else complains that the struct is no event. What only the types show is reported all the same.
+    fn implement_emptily(&self, input: &DeriveInput, assertions: &TokenStream) -> TokenStream {
         if !input.generics.params.is_empty() {
             return TokenStream::new();
         }
         let body = quote! { ::core::unreachable!() };
-        self.wrap(input, &body, &body, &body, &body)
+        let code = Code {
+            beside: assertions.clone(),
+            contract: body.clone(),
+            aggregate_id: body.clone(),
+            write: body.clone(),
+            read: body,
+        };
+        self.wrap(input, &code)
     }
 
-    fn wrap(
-        &self,
-        input: &DeriveInput,
-        contract: &TokenStream,
-        aggregate_id: &TokenStream,
-        write: &TokenStream,
-        read: &TokenStream,
-    ) -> TokenStream {
+    fn wrap(&self, input: &DeriveInput, code: &Code) -> TokenStream {
+        let Code {
+            beside,
+            contract,
+            aggregate_id,
+            write,
+            read,
+        } = code;
         let Declaration {
             krate,
             kind,
@@ -241,6 +309,8 @@ impl Declaration {
         } = self;
         let ident = &input.ident;
         let implementation = quote! {
+            #beside
+
             #[automatically_derived]
             impl __factum::Event for #ident {
                 const EVENT_TYPE: &'static str = #kind;
@@ -289,6 +359,16 @@ fn snake_case(name: &str) -> String {
     snake
 }
 
+/// The code of an implementation.
+struct Code {
+    /// What stands beside it: the constraints, and what only the types show.
+    beside: TokenStream,
+    contract: TokenStream,
+    aggregate_id: TokenStream,
+    write: TokenStream,
+    read: TokenStream,
+}
+
 fn good(
     text: &LitStr,
     check: impl Fn(&str) -> Result<(), &'static str>,
@@ -327,18 +407,9 @@ impl<'a> EventFields<'a> {
         let mut all = Vec::new();
         let mut aggregate_id: Option<WireField<'a>> = None;
         for field in fields {
-            let mut as_text = false;
-            let mut mark: Option<Span> = None;
-            let allowed = ["aggregate_id", "text"];
-            for argument in arguments(&field.attrs, "event", &allowed, errors).good {
-                argument.check_flag(errors);
-                if argument.key == "text" {
-                    as_text = true;
-                } else {
-                    mark = Some(argument.key.span());
-                }
-            }
-            let Some(wire) = WireField::new(field, as_text) else {
+            let claims = Claims::read(field, "event", errors);
+            let mark = claims.aggregate_id;
+            let Some(wire) = WireField::new(field, claims) else {
                 continue;
             };
             if let Some(mark) = mark {
@@ -354,10 +425,13 @@ impl<'a> EventFields<'a> {
                     );
                     errors.push(mark, message);
                 } else {
-                    aggregate_id = WireField::new(field, as_text);
+                    aggregate_id = WireField::new(field, Claims::default());
                 }
             }
             let is_envelopes_own = mark.is_some() && wire.name == "aggregateId";
+            if is_envelopes_own {
+                wire.constraints.refuse_text(errors);
+            }
             if ENVELOPE_FIELDS.contains(&wire.name.as_str()) && !is_envelopes_own {
                 let message = if wire.name == "aggregateId" {
                     "`aggregateId` is the envelope's: mark the field with `#[event(aggregate_id)]`, \

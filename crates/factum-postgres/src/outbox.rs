@@ -30,7 +30,7 @@ const MAX_TOPIC_BYTES: usize = 249;
 /// # #[event(kind = "order.confirmed.v1", aggregate = "Order", topic = "orders.confirmed")]
 /// # pub struct OrderConfirmed {
 /// #     #[event(aggregate_id)]
-/// #     order_id: u64,
+/// #     order_id: u32,
 /// # }
 /// use factum_postgres::{Outbox, PgConnection, PublishError};
 /// use time::OffsetDateTime;

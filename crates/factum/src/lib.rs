@@ -9,7 +9,7 @@
 //! ```
 //!
 //! It has the events and their parts, and no IO: [`Event`], [`Snapshot`], [`Envelope`],
-//! [`EventId`], [`Money`], [`Amount`], [`Currency`].
+//! [`EventId`], [`Money`], [`Amount`], [`Currency`], [`Personal`].
 //!
 //! # A service
 //!

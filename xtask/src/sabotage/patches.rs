@@ -72,6 +72,15 @@ const REVISION: &str = "crates/factum-cli/src/contract/revision.rs";
 const CONTRACT_GATE: &str = "--test gate";
 const CONTRACT_PROPERTIES: &str = "--test properties";
 const CONTRACT_COMMAND: &str = "--test contract";
+const CONSTRAINED_FIELDS: &str = "crates/factum-macros/src/fields.rs";
+const CONSTRAINT: &str = "crates/factum-event/src/constraint.rs";
+const ENCODE: &str = "crates/factum-event/src/encode.rs";
+
+const CONSTRAINTS: &str = "--test constraints";
+const CONSTRAINT_MODELS: &str = "--test constraint_models";
+const PERSONAL: &str = "crates/factum-macros/src/personal.rs";
+const VERBS: &str = "crates/factum-macros/src/verbs.rs";
+
 const POSTGRES: &str = "--test postgres";
 const CONSUMER: &str = "--test consumer";
 const UNIT: &str = "--lib";
@@ -313,6 +322,72 @@ pub(crate) const PATCHES: &[Patch] = &[
         catchers: &[Catcher::Test {
             target: CONTRACT_COMMAND,
             name: "an_event_that_main_got_since_is_no_removal_on_a_branch",
+        }],
+    },
+    Patch {
+        name: "no-constraints-when-publishing",
+        what: "a value is written without a look at its field's constraints",
+        file: CONSTRAINED_FIELDS,
+        sound: "written = quote! {{ #checks #written }};",
+        broken: "let _ = checks;",
+        catchers: &[Catcher::Test {
+            target: POSTGRES,
+            name: "an_event_that_breaks_a_constraint_is_not_published",
+        }],
+    },
+    Patch {
+        name: "no-constraints-when-reading",
+        what: "a value is read without a look at its field's constraints",
+        file: CONSTRAINED_FIELDS,
+        sound: "                    #checks\n",
+        broken: "",
+        catchers: &[Catcher::Test {
+            target: CONSTRAINTS,
+            name: "a_reader_refuses_what_breaks_a_constraint_and_names_path_and_rule",
+        }],
+    },
+    Patch {
+        name: "pattern-of-a-part",
+        what: "a text passes when its beginning matches the pattern",
+        file: CONSTRAINT,
+        sound: "\"^(?:{})$\"",
+        broken: "\"^(?:{})\"",
+        catchers: &[Catcher::Test {
+            target: CONSTRAINT_MODELS,
+            name: "patterns_agree",
+        }],
+    },
+    Patch {
+        name: "other-of-a-named-value",
+        what: "a catch-all that holds a named value is written, and read back as that variant",
+        file: ENCODE,
+        sound: "if named.contains(&text) {",
+        broken: "if named.is_empty() && text.is_empty() {",
+        catchers: &[Catcher::Test {
+            target: CONSTRAINT_MODELS,
+            name: "choices_agree",
+        }],
+    },
+    Patch {
+        name: "personal-data-is-not-seen-through",
+        what: "an event of a broadcast topic compiles with a snapshot that holds personal data",
+        file: PERSONAL,
+        sound: "if !PARTS[1].is_empty() {",
+        broken: "if false {",
+        catchers: &[Catcher::Test {
+            target: "--test derives",
+            name: "every_mistake_has_its_error",
+        }],
+    },
+    Patch {
+        name: "any-word-in-ed-is-a-verb",
+        what: "an event may be called `OrderNeed`",
+        file: VERBS,
+        sound: "return has(IN_EED, word);",
+        broken: "return true;",
+        catchers: &[Catcher::Test {
+            target: UNIT,
+            name: "names_that_are_not_in_the_past_tense_are_found",
         }],
     },
 ];
