@@ -9,7 +9,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use factum_event::{AmountBound, Contract, EventType, FieldShape, Shape};
+use factum_event::{AmountBound, CodeList, Contract, EventType, FieldShape, Shape};
 
 use crate::document::{
     self, Document, MAX_MADE_UP, Refusal, Standing, Step, amount_document, beside, expectation,
@@ -654,7 +654,7 @@ impl<'c> Comparison<'c> {
 
     fn removed(&mut self, field: &FieldShape, renamed_to: Option<&FieldShape>) {
         self.path.push(Step::Field(field.name.clone()));
-        let name = &field.name;
+        let name = &display(&self.path);
         let document = sample_with(self.new, &self.path, &Standing::Absent);
         let refused = (!field.optional)
             .then(|| format!("{} at {}", expectation(&field.shape), dollar(&self.path)));
@@ -700,7 +700,7 @@ impl<'c> Comparison<'c> {
 
     fn added(&mut self, field: &FieldShape) {
         self.path.push(Step::Field(field.name.clone()));
-        let name = &field.name;
+        let name = &display(&self.path);
         if field.optional {
             self.compatible(
                 Rule::FieldAdded,
@@ -722,7 +722,7 @@ impl<'c> Comparison<'c> {
     }
 
     fn presence(&mut self, old: &FieldShape, new: &FieldShape) {
-        let name = &new.name;
+        let name = &display(&self.path);
         let (rule, side, writer, why, retreat) = match (old.optional, new.optional) {
             (true, false) => (
                 Rule::FieldBecameRequired,
@@ -949,10 +949,10 @@ impl<'c> Comparison<'c> {
         noun: &str,
     ) {
         let what = self.what();
-        let back = Some(format!(
-            "set the {noun} back to that of {}",
-            expectation(old)
-        ));
+        let back = Some(match rust_type(old) {
+            Some(name) if noun == "range" => format!("give the field the type `{name}` again"),
+            _ => format!("set the {noun} back to that of {}", expectation(old)),
+        });
         let mut any = false;
         for (rule, side, reader) in [
             (widened, Side::OldConsumers, &readers.0),
@@ -1242,7 +1242,10 @@ impl<'c> Comparison<'c> {
     fn retyped(&mut self, old: &Shape, new: &Shape) {
         let what = self.what();
         let why = format!("{what} is {} now and was {}", noun(new), noun(old));
-        let retreat = Some("give the field its old type again".to_owned());
+        let retreat = Some(match rust_type(old) {
+            Some(name) => format!("give the field the type `{name}` again"),
+            None => "give the field its old type again".to_owned(),
+        });
         let mut any = false;
         for (side, reader) in [(Side::OldConsumers, old), (Side::NewConsumers, new)] {
             if let Some(shown) = self.find(side, old, new, reader) {
@@ -1468,6 +1471,71 @@ fn noun(shape: &Shape) -> String {
         Shape::Object(_) => "a snapshot".to_owned(),
     }
 }
+
+/// The Rust type that makes a shape by itself, without constraints; `None` where another may have made it.
+fn rust_type(shape: &Shape) -> Option<String> {
+    let named = |name: &str| Some(name.to_owned());
+    match shape {
+        Shape::Boolean => named("bool"),
+        Shape::Integer {
+            min,
+            max,
+            not_zero: false,
+            ..
+        } => INTEGERS
+            .iter()
+            .find(|(least, most, _)| (least, most) == (min, max))
+            .and_then(|(.., name)| named(name)),
+        Shape::Double {
+            min: None,
+            max: None,
+        } => named("f64"),
+        Shape::Amount {
+            min: None,
+            max: None,
+            ..
+        } => named("Amount"),
+        Shape::Money { .. } => named("Money"),
+        Shape::Text {
+            min_chars: None,
+            max_chars: None,
+            pattern: None,
+        } => named("String"),
+        Shape::Uuid => named("Uuid"),
+        Shape::EventId => named("EventId"),
+        Shape::AggregateId => named("AggregateId"),
+        Shape::Instant => named("OffsetDateTime"),
+        Shape::Date => named("Date"),
+        Shape::Code(CodeList::Currency) => named("Currency"),
+        Shape::Array {
+            items,
+            min_items: None,
+            max_items: None,
+        } => Some(format!("Vec<{}>", rust_type(items)?)),
+        Shape::Map { values } => Some(format!("BTreeMap<String, {}>", rust_type(values)?)),
+        Shape::Nullable(inner) => Some(format!("Option<{}>", rust_type(inner)?)),
+        Shape::Object(name) => Some(name.clone()),
+        _ => None,
+    }
+}
+
+/// The ranges of Rust's integers as events hold them: as numbers within what JavaScript holds, as text without that.
+const INTEGERS: &[(i128, i128, &str)] = &[
+    (0, u8::MAX as i128, "u8"),
+    (0, u16::MAX as i128, "u16"),
+    (0, u32::MAX as i128, "u32"),
+    (0, MAX_SAFE, "u64"),
+    (0, u64::MAX as i128, "u64"),
+    (1, MAX_SAFE, "NonZeroU64"),
+    (i8::MIN as i128, i8::MAX as i128, "i8"),
+    (i16::MIN as i128, i16::MAX as i128, "i16"),
+    (i32::MIN as i128, i32::MAX as i128, "i32"),
+    (-MAX_SAFE, MAX_SAFE, "i64"),
+    (i64::MIN as i128, i64::MAX as i128, "i64"),
+];
+
+/// 2^53 - 1.
+const MAX_SAFE: i128 = 9_007_199_254_740_991;
 
 /// Values that a producer of `writer` can write, chosen at the edges of what a reader of `reader` takes. The caller
 /// checks each on both sides.

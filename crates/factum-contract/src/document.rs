@@ -235,7 +235,7 @@ fn read_value(
         Shape::Instant => OffsetDateTime::read(value).map(drop),
         Shape::Date => Date::read(value).map(drop),
         Shape::Code(CodeList::Currency) => Currency::read(value).map(drop),
-        Shape::Code(list) => require(value.text("").is_ok_and(|text| is_code(*list, text))),
+        Shape::Code(list) => require(value.text("").is_ok_and(|text| list.contains(text))),
         Shape::Choice { values, open } => require(
             value
                 .text("")
@@ -302,15 +302,6 @@ fn compiled(pattern: &str) -> Result<Regex, regex::Error> {
 /// Whether a reader can do something with it.
 pub(crate) fn is_pattern(pattern: &str) -> bool {
     compiled(pattern).is_ok()
-}
-
-/// The form of a code. Which of them are taken is the list's affair, and the same in every contract.
-fn is_code(list: CodeList, text: &str) -> bool {
-    match list {
-        CodeList::Country => text.len() == 2 && text.bytes().all(|b| b.is_ascii_uppercase()),
-        CodeList::Language => text.len() == 2 && text.bytes().all(|b| b.is_ascii_lowercase()),
-        _ => text.parse::<Currency>().is_ok(),
-    }
 }
 
 /// What a reader of the shape expects, as a noun.

@@ -143,7 +143,12 @@ pub fn compare_with_lock(contract: &Contract, place: &Place, mode: Mode) -> Resu
                 .iter()
                 .map(|finding| {
                     let declared = finding.declared.as_ref();
-                    place.of(declared.map_or("", |declared| &declared.top_field))
+                    let line = place.of(declared.map_or("", |declared| &declared.top_field));
+                    // Where a snapshot is declared, the derive of the event doesn't see.
+                    match declared.and_then(|declared| declared.snapshot.as_ref()) {
+                        Some(snapshot) => format!("{line}, in the snapshot `{snapshot}`"),
+                        None => line,
+                    }
                 })
                 .collect(),
             report,

@@ -377,3 +377,45 @@ fn the_texts_of_unreadable_files_are_those_that_were_reviewed() {
         &says(&good.replace("\"snapshot\": \"OrderItem\"", "\"snapshot\": \"Item\"")),
     );
 }
+
+/// The page with the texts between its marks put in anew.
+fn with_texts(page: &str) -> String {
+    const BEGIN: &str = "<!-- text: ";
+    const END: &str = "<!-- end of text -->";
+    let mut made = String::new();
+    let mut rest = page;
+    while let Some((prose, after)) = rest.split_once(BEGIN) {
+        let (name, after) = after
+            .split_once(" -->\n")
+            .expect("the mark of a text ends its line");
+        let (_, after) = after.split_once(END).expect("a text has an end");
+        let path = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("tests/texts")
+            .join(name);
+        let text = fs::read_to_string(&path).expect("there is such a text");
+        made.push_str(&format!(
+            "{prose}{BEGIN}{name} -->\n```text\n{text}```\n{END}"
+        ));
+        rest = after;
+    }
+    made + rest
+}
+
+#[test]
+fn the_page_on_events_shows_these_texts() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/events.md");
+    let page = fs::read_to_string(&path).expect("the page on events");
+    let made = with_texts(&page);
+    assert!(
+        made.contains("FIELD_RENAMED (EVT-3)"),
+        "it shows the gate's texts"
+    );
+    if std::env::var_os("FACTUM_TEXTS").is_some_and(|value| value == "write") {
+        fs::write(&path, &made).expect("the page is written");
+    } else {
+        assert!(
+            made == page,
+            "docs/events.md shows older texts: FACTUM_TEXTS=write cargo test -p factum-contract --test gate"
+        );
+    }
+}

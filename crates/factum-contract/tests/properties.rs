@@ -378,14 +378,14 @@ struct ThingDescribed {
     thing_ref: String,
     flag: bool,
     tiny: u8,
-    #[event(range(min = -9_007_199_254_740_991, max = 9_007_199_254_740_991))]
+    #[event(range(min = -5, max = 9_000_000_000))]
     signed: Option<i64>,
     #[event(text)]
     big: u64,
     #[event(text)]
     bigs: Vec<Option<i64>>,
     not_zero: std::num::NonZeroI8,
-    #[event(float = "made up for a test")]
+    #[event(float = "a measured temperature outside", range(min = -90.5, max = 1000))]
     float: f64,
     uuid: Uuid,
     event: EventId,
@@ -398,6 +398,35 @@ struct ThingDescribed {
     currency: Currency,
     labels: BTreeMap<String, Option<String>>,
     tree: Option<Tree>,
+    #[event(length(min = 1, max = 5))]
+    short: Option<String>,
+    #[event(pattern = "[A-Z]{2}-[0-9]+")]
+    track: Option<String>,
+    #[event(code = "country")]
+    country: Option<String>,
+    #[event(code = "language")]
+    languages: Vec<String>,
+    #[event(items(min = 1, max = 3), length(max = 4))]
+    few: Vec<String>,
+    #[event(range(greater_than = 0, max = "99.5"))]
+    price: Option<Amount>,
+    payment: Option<Payment>,
+    channels: Vec<Channel>,
+}
+
+#[derive(Debug, Snapshot)]
+#[snapshot(crate = "factum_event")]
+enum Payment {
+    Card,
+    BankTransfer,
+}
+
+#[derive(Debug, Snapshot)]
+#[snapshot(crate = "factum_event")]
+enum Channel {
+    Web,
+    #[snapshot(other)]
+    Other(String),
 }
 
 #[derive(Debug, Snapshot)]

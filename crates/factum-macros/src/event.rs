@@ -290,7 +290,7 @@ impl Declaration {
         quote! {
             #[cfg(test)]
             #[allow(non_snake_case, clippy::tests_outside_test_module)]
-            #[test]
+            #[::core::prelude::v1::test]
             fn #name() {
                 #krate::__private::check::<#ident>(&#krate::__private::Place {
                     crate_folder: ::core::option_env!("CARGO_MANIFEST_DIR"),
