@@ -188,7 +188,7 @@ impl Registry {
             aggregate_type,
             topic,
             read: Arc::new(move |object: &ObjectReader<'_>, head: &Head<'_>| {
-                wrap(read(object, head.aggregate_id)?, record_type, head)
+                Ok(wrap(read(object, head.aggregate_id)?, record_type, head))
             }),
         };
         let own = Arc::new(|object: &ObjectReader<'_>, id: &str| read_as::<E>(object, id));
@@ -486,20 +486,19 @@ fn foreign_key() -> Poison {
     Poison::new(PoisonReason::AggregateId, "$.aggregateId", expected)
 }
 
-fn wrap<E: Event>(event: E, sent_as: &'static str, head: &Head<'_>) -> Result<AnyEnvelope, Poison> {
-    // It was found to be that of the envelope.
-    let aggregate_id = event.aggregate_id().map_err(|_| {
-        let expected = "text of 1 to 255 bytes without U+0000";
-        Poison::new(PoisonReason::AggregateId, "$.aggregateId", expected)
-    })?;
-    Ok(AnyEnvelope {
+fn wrap<E: Event>(
+    (event, aggregate_id): (E, AggregateId),
+    sent_as: &'static str,
+    head: &Head<'_>,
+) -> AnyEnvelope {
+    AnyEnvelope {
         id: head.id,
         event_type: E::EVENT_TYPE,
         sent_as,
         aggregate_id,
         occurred_at: head.occurred_at,
         envelope: Box::new(Envelope::new(head.id, event, head.occurred_at)),
-    })
+    }
 }
 
 /// What a record is. There is no fifth case and no exception.

@@ -6,6 +6,7 @@ use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use crate::aggregate_id::AggregateId;
 use crate::envelope::Envelope;
 use crate::event::Event;
 use crate::poison::{Poison, PoisonReason};
@@ -232,8 +233,9 @@ pub struct Superseded<E> {
     pub(crate) read: Arc<ReadAs<E>>,
 }
 
-/// Reads an older version and makes an `E` of it; the text is the aggregate id of the envelope.
-pub(crate) type ReadAs<E> = dyn Fn(&ObjectReader<'_>, &str) -> Result<E, Poison> + Send + Sync;
+/// Reads an event with its aggregate id, which is the given one: that of the envelope.
+pub(crate) type ReadAs<E> =
+    dyn Fn(&ObjectReader<'_>, &str) -> Result<(E, AggregateId), Poison> + Send + Sync;
 
 /// What `E` takes of `Older` and of everything that `Older` supersedes, the newest first. What the derive calls.
 #[doc(hidden)]
@@ -248,7 +250,7 @@ where
         topic: Older::TOPIC,
         rust_type: TypeId::of::<Older>(),
         read: Arc::new(|object: &ObjectReader<'_>, id: &str| {
-            upcast::<Older, E>(read_as(object, id)?, id)
+            upcast::<Older, E>(read_as(object, id)?.0, id)
         }) as _,
     };
     let further = Older::superseded().into_iter().map(|oldest| {
@@ -259,7 +261,7 @@ where
             topic: oldest.topic,
             rust_type: oldest.rust_type,
             read: Arc::new(move |object: &ObjectReader<'_>, id: &str| {
-                upcast::<Older, E>(read(object, id)?, id)
+                upcast::<Older, E>(read(object, id)?.0, id)
             }) as _,
         }
     });
@@ -270,12 +272,12 @@ where
 pub(crate) fn read_as<E: Event>(
     object: &ObjectReader<'_>,
     aggregate_id: &str,
-) -> Result<E, Poison> {
+) -> Result<(E, AggregateId), Poison> {
     let event = E::read_fields(object)?;
     // The key decides the order of events. If it told of another aggregate than the event does,
     // one of the two would be wrong, and nobody could say which.
     match event.aggregate_id() {
-        Ok(id) if id.as_str() == aggregate_id => Ok(event),
+        Ok(id) if id.as_str() == aggregate_id => Ok((event, id)),
         _ => {
             let expected = "the same id as in the event's own field";
             Err(Poison::new(
@@ -290,7 +292,7 @@ pub(crate) fn read_as<E: Event>(
 fn upcast<Older: Event, E: Event + Upcast<Older>>(
     older: Older,
     aggregate_id: &str,
-) -> Result<E, Poison> {
+) -> Result<(E, AggregateId), Poison> {
     let poison = |path: String, expected: &str| {
         let expected = format!(
             "{expected}: this {} can't be made into {}; mend the conversion, then replay",
@@ -304,7 +306,7 @@ fn upcast<Older: Event, E: Event + Upcast<Older>>(
         .map_err(|_panic| poison("$".to_owned(), "a conversion that doesn't panic"))?
         .map_err(|error| poison(format!("$.{}", error.field()), error.expected()))?;
     match event.aggregate_id() {
-        Ok(id) if id.as_str() == aggregate_id => Ok(event),
+        Ok(id) if id.as_str() == aggregate_id => Ok((event, id)),
         _ => Err(poison(
             "$.aggregateId".to_owned(),
             "a conversion that keeps the aggregate id",

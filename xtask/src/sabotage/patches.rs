@@ -85,8 +85,7 @@ const CONTRACT_PROPERTIES: &str = "--test properties";
 const CONTRACT_COMMAND: &str = "--test contract";
 const POSTGRES: &str = "--test postgres";
 const CONSUMER: &str = "--test consumer";
-const VERSIONS: &str = "-p factum-tests --test versions";
-const VERSIONS_PURE: &str = "-p factum-event --test versions";
+const VERSIONS: &str = "--test versions";
 const UNIT: &str = "--lib";
 
 pub(crate) const PATCHES: &[Patch] = &[
@@ -412,7 +411,7 @@ pub(crate) const PATCHES: &[Patch] = &[
         sound: "        self.decoders.get(record_type).or_else(upcast)\n",
         broken: "        drop(upcast);\n        self.decoders.get(record_type)\n",
         catchers: &[Catcher::Test {
-            target: VERSIONS_PURE,
+            target: VERSIONS,
             name: "the_newest_version_takes_all_older_ones",
         }],
     },
