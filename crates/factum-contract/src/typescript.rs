@@ -527,12 +527,13 @@ impl<'a> Module<'a> {
             parts.push("(string & {})".to_owned());
         }
         let line = format!("export type {name} = {};", parts.join(" | "));
+        let below = format!("  {};", parts.join(" | "));
         let line = if line.chars().count() <= WIDTH {
             line
-        } else if open {
-            format!("export type {name} =\n  | {};", parts.join("\n  | "))
+        } else if below.chars().count() <= WIDTH || parts.len() == 1 {
+            format!("export type {name} =\n{below}")
         } else {
-            format!("export type {name} =\n  {};", parts[0])
+            format!("export type {name} =\n  | {};", parts.join("\n  | "))
         };
         self.body.push_str(&format!(
             "\n/** {about} `{owner}.{}`. */\n{head}{printed} as const;\n{line}\n",

@@ -4,6 +4,7 @@ import pg from "pg";
 
 import { bill, registry } from "./billing.js";
 import { ConfigError, readConfig, type Config } from "./config.js";
+import { registerLz4 } from "./compression.js";
 import { DedupConsumer } from "./consumer.js";
 import { topics } from "./generated/index.js";
 import { described, log } from "./log.js";
@@ -39,6 +40,7 @@ const pool = new pg.Pool({
 pool.on("error", (error) => {
   log("warn", "an idle connection to the database ended", described(error));
 });
+registerLz4();
 const kafka = new Kafka({
   ...config.kafka,
   logLevel: logLevel.WARN,

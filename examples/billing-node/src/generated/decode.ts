@@ -229,14 +229,13 @@ export function decode<R extends Registry>(
     const path = issue?.path ?? [];
     const { isThere, node } = at(root, path);
     const envelope = ENVELOPE_REASONS.get(path[0]);
+    const expected = expectation(issue?.message);
+    const isNul =
+      /^(?:text without U\+0000|an object of values)/.test(expected) &&
+      find(node, (within) => within.includes("\0")) === "found";
     const reason =
-      envelope ??
-      (typeof node === "string" && node.includes("\0")
-        ? "nul"
-        : isThere
-          ? "invalid_field"
-          : "missing_field");
-    return poison(reason, expectation(issue?.message), path);
+      envelope ?? (isNul ? "nul" : isThere ? "invalid_field" : "missing_field");
+    return poison(reason, expected, path);
   }
   if (find(root, (within) => within.includes("\0")) === "found") {
     return poison("nul", "text without U+0000");

@@ -1,0 +1,6 @@
+//! Events between Rust and Node, on real Kafka and PostgreSQL.
+
+mod interop;
+mod orders;
+mod project;
+mod sample;
