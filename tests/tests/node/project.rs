@@ -39,8 +39,8 @@ impl Project {
             modules.join("zod").is_dir(),
             "the packages of examples/billing-node are missing: run npm ci --prefix examples/billing-node"
         );
-        let mut folder = tempfile::tempdir().expect("a folder"); folder.disable_cleanup(std::env::var("KEEPX").is_ok());
-        let project = Project { folder }; if let Ok(k) = std::env::var("KEEPX") { std::fs::write(k, project.path().to_string_lossy().as_bytes()).unwrap(); std::mem::forget(tempfile::tempdir()); }
+        let folder = tempfile::tempdir().expect("a folder");
+        let project = Project { folder };
         let contracts = [SampleTaken::contract(), OrderConfirmed::contract()];
         let four = TypeScript::new();
         let three = TypeScript::new().zod(Zod::Three);
@@ -61,6 +61,10 @@ impl Project {
             let name = path.file_name().expect("a name");
             std::fs::copy(&path, project.path().join(name)).expect("a file can be copied");
         }
+        let shared = "compression.ts";
+        let text = std::fs::read_to_string(billing_node().join("src").join(shared))
+            .expect("the example has it");
+        project.write("billing", &Exported::from([(shared.to_owned(), text)]));
         let modules_here = project.path().join("node_modules");
         std::os::unix::fs::symlink(&modules, modules_here).expect("a link can be made");
         project.tool(

@@ -786,6 +786,7 @@ mod held_keys {
             key: key.to_owned(),
             payload: Vec::new(),
             headers: Vec::new(),
+            occasion: None,
         }
     }
 
