@@ -1,6 +1,7 @@
 // Reads a topic until all events of a run are there, with the schemas of both releases of zod, and writes what they
-// put out, an event on a line.
-import { Kafka, logLevel } from "kafkajs";
+// put out, an event on a line; and what the SDK of CloudEvents makes of the headers.
+import { Kafka as CloudEventsKafka, type CloudEvent } from "cloudevents";
+import { Kafka, logLevel, type KafkaMessage } from "kafkajs";
 
 import { registerLz4 } from "./billing/compression.js";
 
@@ -16,6 +17,24 @@ const kafka = new Kafka({
 const consumer = kafka.consumer({ groupId: `read-${run}` });
 await consumer.connect();
 await consumer.subscribe({ topics: [topic], fromBeginning: true });
+
+/** The attributes, validated strictly, without the data. */
+function cloudEvent(message: KafkaMessage): unknown {
+  const headers: Record<string, string> = {};
+  for (const [name, value] of Object.entries(message.headers ?? {})) {
+    headers[name] = String(value);
+  }
+  const event = CloudEventsKafka.toEvent({
+    headers,
+    body: message.value,
+    key: String(message.key),
+    value: message.value,
+    timestamp: message.timestamp,
+  } as Parameters<typeof CloudEventsKafka.toEvent>[0]) as CloudEvent<unknown>;
+  event.validate();
+  const { data: _, ...attributes } = event.toJSON();
+  return attributes;
+}
 
 const lines: string[] = [];
 await new Promise<void>((resolve, reject) => {
@@ -34,6 +53,7 @@ await new Promise<void>((resolve, reject) => {
           }
           lines.push(JSON.stringify({ zod, event: decoded.event }));
         }
+        lines.push(JSON.stringify({ cloudEvent: cloudEvent(message) }));
         missing -= 1;
         if (missing === 0) resolve();
         return Promise.resolve();

@@ -33,10 +33,14 @@ function maybe<K extends string, T>(
   name: K,
   make: () => T,
 ): { readonly [N in K]?: T } {
-  return (below(2) === 0 ? { [name]: make() } : {}) as { readonly [N in K]?: T };
+  return (below(2) === 0 ? { [name]: make() } : {}) as {
+    readonly [N in K]?: T;
+  };
 }
 
-const UNUSUAL = [..."\"\\/\n\t\u0001\u001f\u007f\u2028\ufeff\ufffd\uffffé\u0301💶\u{10ffff}<'`$"];
+const UNUSUAL = [
+  ..."\"\\/\n\t\u0001\u001f\u007f\u2028\ufeff\ufffd\uffffé\u0301💶\u{10ffff}<'`$",
+];
 
 function text(): string {
   return Array.from({ length: below(12) }, () => {
@@ -126,12 +130,14 @@ function sample(place: number): SampleTaken {
     sampleRef,
     flag: below(2) === 0,
     small: below(256),
+    ratio: oneOf([below(1000) / 7, -1e21, 5e-324, Number.MAX_VALUE, 0]),
     signed: oneOf([below(2 ** 31), -below(2 ** 31), -(2 ** 31), 0]),
     otherThanZero: oneOf([-1, 1, 2 ** 31 - 1, -(2 ** 31)]),
-    large: oneOf(["18446744073709551615", "9007199254740993", digits(19)]).replace(
-      /^0+(?=.)/,
-      "",
-    ),
+    large: oneOf([
+      "18446744073709551615",
+      "9007199254740993",
+      digits(19),
+    ]).replace(/^0+(?=.)/, ""),
     wide: wide(),
     ...maybe("maybeWide", wide),
     allWide: some(wide),

@@ -4,3 +4,4 @@ mod interop;
 mod orders;
 mod project;
 mod sample;
+mod shared;

@@ -15,6 +15,25 @@ pub(crate) fn billing_node() -> PathBuf {
     root().join("examples/billing-node")
 }
 
+/// Compiles the example, once for all tests of this program.
+pub(crate) fn built_billing_node() {
+    static BUILT: OnceLock<()> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let mut tsc = Command::new(modules().join(".bin/tsc"));
+        succeeds(tsc.args(["-p", "."]).current_dir(billing_node()), "tsc");
+    });
+}
+
+/// The packages, which must have been installed.
+fn modules() -> PathBuf {
+    let modules = billing_node().join("node_modules");
+    assert!(
+        modules.join("zod").is_dir(),
+        "the packages of examples/billing-node are missing: run npm ci --prefix examples/billing-node"
+    );
+    modules
+}
+
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
@@ -34,11 +53,7 @@ impl Project {
     }
 
     fn build() -> Project {
-        let modules = billing_node().join("node_modules");
-        assert!(
-            modules.join("zod").is_dir(),
-            "the packages of examples/billing-node are missing: run npm ci --prefix examples/billing-node"
-        );
+        let modules = modules();
         let folder = tempfile::tempdir().expect("a folder");
         let project = Project { folder };
         let contracts = [SampleTaken::contract(), OrderConfirmed::contract()];

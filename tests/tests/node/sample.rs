@@ -75,6 +75,33 @@ impl Snapshot for Status {
     }
 }
 
+/// A floating-point number that is declared as such.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Ratio(f64);
+
+impl Snapshot for Ratio {
+    const EXPECTED: &'static str = "a ratio";
+
+    fn shape(_: &mut Shapes) -> Shape {
+        Shape::Double {
+            min: None,
+            max: None,
+        }
+    }
+
+    fn write(&self, out: ValueWriter<'_>) -> Result<Written, EncodeError> {
+        out.float(self.0)
+    }
+
+    fn read(from: &JsonValue<'_>) -> Result<Self, Poison> {
+        let number = from.number(Self::EXPECTED)?;
+        number
+            .parse()
+            .map(Ratio)
+            .map_err(|_| from.invalid(Self::EXPECTED))
+    }
+}
+
 /// A part of the sample.
 #[derive(Debug, Clone, PartialEq, Snapshot)]
 pub(crate) struct Part {
@@ -105,6 +132,7 @@ pub(crate) struct SampleTaken {
     pub(crate) sample_ref: String,
     flag: bool,
     small: u8,
+    ratio: Ratio,
     signed: i32,
     other_than_zero: NonZeroI32,
     #[event(text)]
@@ -253,6 +281,12 @@ impl Arbitrary {
         .expect("within the years of time")
     }
 
+    fn ratio(&mut self) -> Ratio {
+        let any = f64::from_bits(self.random.u64(..));
+        let all = [any, f64::MAX, f64::MIN_POSITIVE, 5e-324, 0.1, -1e21, 0.0];
+        Ratio(self.one_of(&all.map(|of| if of.is_finite() { of } else { 0.5 })))
+    }
+
     fn part(&mut self) -> Part {
         Part {
             label: self.text(),
@@ -287,6 +321,7 @@ impl Arbitrary {
             sample_ref,
             flag: self.random.bool(),
             small: self.random.u8(..),
+            ratio: self.ratio(),
             signed: self.one_of(&[non_zero, i32::MIN, i32::MAX, 0]),
             other_than_zero: NonZeroI32::new(non_zero).unwrap_or(NonZeroI32::MIN),
             large: self.one_of(&[large, u64::MAX, 0, 9_007_199_254_740_993]),
@@ -353,6 +388,7 @@ pub(crate) fn told(envelope: &Envelope<SampleTaken>) -> Value {
         "sampleRef": sample.sample_ref,
         "flag": sample.flag,
         "small": sample.small,
+        "ratio": double(sample.ratio.0),
         "signed": sample.signed,
         "otherThanZero": sample.other_than_zero.get(),
         "large": sample.large.to_string(),
@@ -393,6 +429,11 @@ pub(crate) fn told(envelope: &Envelope<SampleTaken>) -> Value {
     );
     add(&mut told, "mainPart", sample.main_part.as_ref().map(part));
     told
+}
+
+/// As the JSON reader of this test reads what Node writes: both sides by the same text of the shortest digits.
+fn double(of: f64) -> Value {
+    serde_json::from_str(&format!("{of:e}")).expect("a number")
 }
 
 fn add(to: &mut Value, name: &str, value: Option<Value>) {
