@@ -16,5 +16,5 @@ export function log(
 export function described(error: unknown): Fields {
   if (!(error instanceof Error)) return { error: typeof error };
   const code = "code" in error ? String(error.code).slice(0, 40) : undefined;
-  return { error: error.name, code };
+  return { error: error.constructor.name, code };
 }
