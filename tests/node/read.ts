@@ -6,6 +6,7 @@ import { Kafka, logLevel, type KafkaMessage } from "kafkajs";
 import { registerLz4 } from "./billing/compression.js";
 
 import { decode, eventRegistry } from "./generated/index.js";
+import { compiled } from "./json-schema.js";
 import * as zod3 from "./generated-zod3/index.js";
 
 const [, , brokers = "", topic = "", run = "", count = ""] = process.argv;
@@ -36,6 +37,7 @@ function cloudEvent(message: KafkaMessage): unknown {
   return attributes;
 }
 
+const schema = compiled("sample.taken.v1");
 const lines: string[] = [];
 await new Promise<void>((resolve, reject) => {
   let missing = Number(count);
@@ -52,6 +54,9 @@ await new Promise<void>((resolve, reject) => {
             return Promise.resolve();
           }
           lines.push(JSON.stringify({ zod, event: decoded.event }));
+        }
+        if (!schema(JSON.parse(String(message.value)))) {
+          reject(new Error(JSON.stringify(schema.errors)));
         }
         lines.push(JSON.stringify({ cloudEvent: cloudEvent(message) }));
         missing -= 1;

@@ -158,3 +158,12 @@ async fn a_thousand_events_from_node_are_read_by_rust_with_equal_values() {
     }
     assert_equal(&by_id(found), &wanted, seed);
 }
+
+#[test]
+fn json_schemas_and_asyncapi_pass_the_tools_of_their_formats() {
+    let vectors = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/conformance/order-confirmed.json"
+    );
+    Project::built().run("schemas.js", &[vectors]);
+}
