@@ -27,7 +27,7 @@ Rules:
   crate-lints          every crate takes the workspace's lints
   kafka-door           only factum-kafka names rdkafka, and the checker, and the raw loops of bench/
   sql-home             only factum-postgres holds SQL
-  pure                 factum-event, -macros and -contract have no IO, clock or randomness
+  pure                 factum-event, -macros and -contract have no IO, clock or randomness (but for the lock files)
   unfinished           no todo!, no unimplemented!, no ignored test
   architecture-files   every file that ARCHITECTURE.md names is there
   decisions-index      every decision is listed in docs/decisions/README.md

@@ -3,6 +3,7 @@
 //! Data goes to stdout; errors, notes and logs to stderr. With `--json` the last line of stdout is
 //! one JSON object. Exit codes: see [`outcome::Exit`].
 
+mod contract_export;
 mod migrate;
 mod outcome;
 mod relay;
@@ -28,13 +29,23 @@ struct Cli {
 enum Command {
     /// Make Factum's tables, or say what is pending
     Migrate(migrate::Options),
+    /// Write the contracts of events for other languages
+    #[command(subcommand)]
+    Contract(Contract),
     /// Send the outbox's rows to Kafka, in a process that does nothing else
     Relay(relay::Options),
+}
+
+#[derive(Debug, Subcommand)]
+enum Contract {
+    /// Write what the lock files say as TypeScript, JSON Schema or AsyncAPI
+    Export(contract_export::Options),
 }
 
 fn main() -> ExitCode {
     // clap itself ends with 2 on wrong usage.
     let result = match Cli::parse().command {
+        Command::Contract(Contract::Export(options)) => contract_export::run(&options),
         Command::Migrate(options) => migrate::run(&options),
         Command::Relay(options) => relay::run(&options),
     };

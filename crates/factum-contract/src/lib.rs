@@ -6,6 +6,7 @@ mod code_list;
 mod export;
 mod json_schema;
 mod layout;
+pub mod lock;
 mod typescript;
 
 pub use asyncapi::AsyncApi;

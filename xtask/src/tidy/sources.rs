@@ -55,10 +55,17 @@ const PURE: &[&str] = &[
     "crates/factum-contract",
 ];
 
+/// The files of a pure crate that are there for IO: the lock file, and the test that asks the environment about it.
+const ALLOWED_IO: &[&str] = &[
+    "crates/factum-contract/src/gate.rs",
+    "crates/factum-contract/src/lock.rs",
+];
+
 /// What a pure crate must not name: in its source, and as a dependency.
 const IMPURE: &[&str] = &[
     "SystemTime",
-    "Instant",
+    // Not the word alone: an instant is a form of a value, too.
+    "Instant::now",
     "now_utc",
     "now_local",
     "now_v7",
@@ -152,7 +159,7 @@ fn pure(path: &str, source: &Source, findings: &mut Vec<Finding>) {
     let is_pure = PURE
         .iter()
         .any(|dir| path.starts_with(&format!("{dir}/src/")));
-    if !is_pure {
+    if !is_pure || ALLOWED_IO.contains(&path) {
         return;
     }
     for (line, code) in source.product_lines() {
