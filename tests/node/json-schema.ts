@@ -5,9 +5,12 @@ import { Ajv2020, type ValidateFunction } from "ajv/dist/2020.js";
 import formats from "ajv-formats";
 
 /** The schema of an event type. */
-export function compiled(eventType: string): ValidateFunction {
+export function compiled(
+  eventType: string,
+  folder = "exports",
+): ValidateFunction {
   const ajv = new Ajv2020({ strict: true, allowUnionTypes: true });
   formats.default(ajv);
-  const path = `exports/json-schema/${eventType}.schema.json`;
+  const path = `${folder}/json-schema/${eventType}.schema.json`;
   return ajv.compile(JSON.parse(readFileSync(path, "utf8")) as object);
 }

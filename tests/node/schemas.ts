@@ -4,7 +4,7 @@
 import assert from "node:assert/strict";
 import { readdirSync, readFileSync } from "node:fs";
 
-import { Parser } from "@asyncapi/parser";
+import { Parser, type AsyncAPIDocumentInterface } from "@asyncapi/parser";
 import { compiled } from "./json-schema.js";
 
 interface Vector {
@@ -54,12 +54,27 @@ for (const [change, what] of [
   assert.ok(!order({ ...right, ...change }), what);
 }
 
-const text = readFileSync("exports/asyncapi.json", "utf8");
-const { document, diagnostics } = await new Parser().parse(text);
-// Severity 0 is an error, 1 a warning; advice to add contacts and licences is not about the contract.
-const faults = diagnostics.filter((diagnostic) => diagnostic.severity === 0);
-assert.deepEqual(faults, []);
-assert.ok(document);
+for (const eventType of [
+  "odd.happened.v1",
+  "odd.happened.v2",
+  "odd.vanished.v1",
+]) {
+  compiled(eventType, "odd");
+}
+
+/** Reads the document of a folder, and fails at every error that the parser finds. */
+async function asyncapi(folder: string): Promise<AsyncAPIDocumentInterface> {
+  const text = readFileSync(`${folder}/asyncapi.json`, "utf8");
+  const { document, diagnostics } = await new Parser().parse(text);
+  // Severity 0 is an error. Advice to add contacts and licences is not about the contract.
+  const faults = diagnostics.filter((diagnostic) => diagnostic.severity === 0);
+  assert.deepEqual(faults, []);
+  assert.ok(document);
+  return document;
+}
+
+await asyncapi("odd");
+const document = await asyncapi("exports");
 assert.deepEqual(
   document.channels().map((channel) => channel.address()),
   ["orders.confirmed", "t.samples.taken"],

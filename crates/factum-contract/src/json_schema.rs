@@ -4,7 +4,7 @@ use factum_event::{CodeList, Contract, FieldShape, Shape};
 
 use crate::code_list;
 use crate::export::{ExportKind, Exported};
-use crate::layout::{Language, Piece, atom, json_text};
+use crate::layout::{Language, Piece, atom, double, json_text};
 
 /// A number in JSON's grammar, as text.
 const NUMBER_TEXT: &str = "^-?(?:0|[1-9][0-9]*)(?:\\.[0-9]+)?(?:[eE][+-]?[0-9]+)?$";
@@ -199,8 +199,8 @@ fn value(shape: &Shape, references: References<'_>) -> Vec<(String, Piece)> {
         }
         Shape::Double { min, max } => {
             let mut entries = vec![text("type", "number")];
-            entries.extend(min.map(|min| number("minimum", min.to_string())));
-            entries.extend(max.map(|max| number("maximum", max.to_string())));
+            entries.extend(min.map(|min| (key("minimum"), double(min))));
+            entries.extend(max.map(|max| (key("maximum"), double(max))));
             entries
         }
         Shape::Amount { min, max, .. } => {

@@ -155,13 +155,31 @@ impl Piece {
     }
 }
 
-/// `key: value`; a value that can't be broken goes to the next line when this one is too short.
+/// `key: value`; a value whose first line doesn't fit goes below its key.
 fn entry(key: &str, value: &Piece, language: Language, indent: usize) -> String {
     let column = indent + key.chars().count() + 2;
-    let printed = value.print(language, indent, column, 1);
-    let is_wide = column + printed.chars().count() + 1 > WIDTH;
-    if matches!(value, Piece::Atom(_)) && is_wide && language == Language::TypeScript {
-        return format!("{key}:\n{}{printed}", " ".repeat(indent + 2));
+    let beside = value.print(language, indent, column, 1);
+    let (first, tail) = match beside.split_once('\n') {
+        Some((first, _)) => (first, 0),
+        None => (beside.as_str(), 1),
+    };
+    let fits = column + first.chars().count() + tail <= WIDTH;
+    if fits || language == Language::Json {
+        return format!("{key}: {beside}");
     }
-    format!("{key}: {printed}")
+    let below = indent + 2;
+    let value = value.print(language, below, below, 1);
+    format!("{key}:\n{}{value}", " ".repeat(below))
+}
+
+/// A double, as both languages write it.
+pub(crate) fn double(of: f64) -> Piece {
+    /// Beyond these JavaScript writes exponents, too.
+    const PLAIN: std::ops::Range<f64> = 1e-6..1e21;
+    let text = if of == 0.0 || PLAIN.contains(&of.abs()) {
+        of.to_string()
+    } else {
+        format!("{of:e}")
+    };
+    Piece::Atom(text)
 }

@@ -6,7 +6,7 @@ use factum_event::{AmountBound, CodeList, Contract, FieldShape, Shape};
 
 use crate::code_list;
 use crate::export::{ExportError, ExportKind, Exported, kebab, pascal};
-use crate::layout::{Language, Piece, atom, quoted, ts_text};
+use crate::layout::{Language, Piece, atom, double, quoted, ts_text};
 
 /// The widest line, as prettier has it.
 const WIDTH: usize = 80;
@@ -416,17 +416,9 @@ impl<'a> Module<'a> {
         self.body.push_str(&format!(
             "\n/** {about} */\nexport interface {name} {body}\n"
         ));
-        let head = format!("export const {name}Schema: wire.Schema<{name}> = ");
-        let column = head.chars().count();
-        let printed = schema.print(Language::TypeScript, 0, column, 1);
-        let first_line = printed.lines().next().unwrap_or_default().chars().count();
-        if column + first_line <= WIDTH {
-            self.body.push_str(&format!("\n{head}{printed};\n"));
-        } else {
-            let printed = schema.print(Language::TypeScript, 2, 2, 1);
-            self.body
-                .push_str(&format!("\n{}\n  {printed};\n", head.trim_end()));
-        }
+        let head = format!("export const {name}Schema: wire.Schema<{name}> =");
+        let schema = assigned(&head, schema, 1);
+        self.body.push_str(&format!("\n{schema};\n"));
     }
 
     /// Declares what the fields refer to, the innermost first.
@@ -488,12 +480,15 @@ impl<'a> Module<'a> {
             .map(|about| format!("  /** {about} */"))
             .into_iter()
             .collect();
-        if line.chars().count() <= WIDTH || parts.len() == 1 {
+        let below = format!("    {};", parts.join(" | "));
+        let is_plain = !type_text.contains(['{', '(']);
+        if line.chars().count() <= WIDTH {
             lines.push(line);
+        } else if is_plain && parts.len() > 1 && below.chars().count() <= WIDTH {
+            lines.push(format!("{head}\n{below}"));
         } else {
-            lines.push(head);
-            let broken: Vec<String> = parts.iter().map(|part| format!("    | {part}")).collect();
-            lines.push(format!("{};", broken.join("\n")));
+            // A type as long as this is rare, and how prettier breaks it depends on what is in it.
+            lines.push(format!("  // prettier-ignore\n{line}"));
         }
         let value = self.value(&field.shape, choice.as_deref());
         let value = if field.optional {
@@ -518,8 +513,9 @@ impl<'a> Module<'a> {
         };
         let name = self.unique(&format!("{owner}{}", pascal(&field.name)), &[""]);
         let items = Piece::Array(values.iter().map(|value| ts_text(value)).collect());
-        let head = format!("export const {name} = ");
-        let printed = items.print(Language::TypeScript, 0, head.chars().count(), 10);
+        /// ` as const` and the semicolon.
+        const AFTER: usize = 10;
+        let items = assigned(&format!("export const {name} ="), &items, AFTER);
         let mut parts = vec![format!("(typeof {name})[number]")];
         let mut about = "The values of".to_owned();
         if open {
@@ -536,7 +532,7 @@ impl<'a> Module<'a> {
             format!("export type {name} =\n  | {};", parts.join("\n  | "))
         };
         self.body.push_str(&format!(
-            "\n/** {about} `{owner}.{}`. */\n{head}{printed} as const;\n{line}\n",
+            "\n/** {about} `{owner}.{}`. */\n{items} as const;\n{line}\n",
             field.name
         ));
         Some(name)
@@ -596,13 +592,9 @@ impl<'a> Module<'a> {
             Shape::Double { min, max } => {
                 let mut arguments = Vec::new();
                 if min.is_some() || max.is_some() {
-                    arguments.push(atom(
-                        min.map_or("undefined".to_owned(), |min| min.to_string()),
-                    ));
+                    arguments.push(min.map_or(atom("undefined"), double));
                 }
-                if let Some(max) = max {
-                    arguments.push(atom(max.to_string()));
-                }
+                arguments.extend(max.map(double));
                 call("double", arguments)
             }
             Shape::Amount { min, max, .. } => {
@@ -675,6 +667,24 @@ impl<'a> Module<'a> {
             }
         }
     }
+}
+
+/// `head = value`; a value whose first line doesn't fit goes below, and `after` characters come behind it.
+fn assigned(head: &str, value: &Piece, after: usize) -> String {
+    let column = head.chars().count() + 1;
+    let beside = value.print(Language::TypeScript, 0, column, after);
+    let (first, is_one) = match beside.split_once('\n') {
+        Some((first, _)) => (first, false),
+        None => (beside.as_str(), true),
+    };
+    let tail = if is_one { after } else { 0 };
+    if column + first.chars().count() + tail <= WIDTH {
+        return format!("{head} {beside}");
+    }
+    format!(
+        "{head}\n  {}",
+        value.print(Language::TypeScript, 2, 2, after)
+    )
 }
 
 fn object_if_any(entries: Vec<(String, Piece)>) -> Vec<Piece> {

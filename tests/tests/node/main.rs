@@ -1,6 +1,7 @@
 //! Events between Rust and Node, on real Kafka and PostgreSQL.
 
 mod interop;
+mod odd;
 mod orders;
 mod project;
 mod sample;

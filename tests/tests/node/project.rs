@@ -71,6 +71,10 @@ impl Project {
             *text = text.replace("from \"zod\"", "from \"zod3\"");
         }
         project.write("generated-zod3", &files);
+        let odd = crate::odd::contracts();
+        project.write("odd", &four.export(&odd).expect("names are free"));
+        project.write("odd", &JsonSchema::new().export(&odd));
+        project.write("odd", &AsyncApi::titled("Odd").export(&odd));
         for entry in std::fs::read_dir(root().join("tests/node")).expect("the programs are there") {
             let path = entry.expect("a file").path();
             let name = path.file_name().expect("a name");
@@ -84,7 +88,7 @@ impl Project {
         std::os::unix::fs::symlink(&modules, modules_here).expect("a link can be made");
         project.tool(
             "prettier",
-            &["--check", "generated", "exports", "generated-zod3"],
+            &["--check", "generated", "exports", "generated-zod3", "odd"],
         );
         project.tool("tsc", &["-p", "."]);
         project
