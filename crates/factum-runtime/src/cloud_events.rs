@@ -96,7 +96,7 @@ pub(crate) fn headers<'a>(
 #[cfg(test)]
 mod tests {
     use factum_postgres::Occasion;
-    use uuid::Uuid;
+    use sqlx::types::Uuid;
 
     use super::*;
 
