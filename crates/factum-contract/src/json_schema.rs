@@ -43,7 +43,6 @@ impl JsonSchema {
 
     /// The files.
     #[must_use]
-    #[expect(clippy::unused_self, reason = "each export is asked alike")]
     pub fn export(&self, contracts: &[Contract]) -> Exported {
         contracts
             .iter()
