@@ -23,6 +23,17 @@ const MECHANISMS = {
 /** A consumer's name, as CONS-1 has it. */
 const NAME = /^[a-z][a-z0-9]*(?:-[a-z0-9]+)+$/;
 
+const ENCRYPTED = ["require", "verify-ca", "verify-full"];
+const THIS_MACHINE = ["", "localhost", "127.0.0.1", "[::1]"];
+
+/** Whether the connection crosses the network unencrypted. What is no URL counts as that. */
+function isPlaintext(databaseUrl: string): boolean {
+  if (!URL.canParse(databaseUrl)) return true;
+  const url = new URL(databaseUrl);
+  const mode = url.searchParams.get("sslmode") ?? "";
+  return !THIS_MACHINE.includes(url.hostname) && !ENCRYPTED.includes(mode);
+}
+
 /** Reads the environment, or says what is wrong with it. */
 export function readConfig(
   env: Readonly<Record<string, string | undefined>>,
@@ -75,6 +86,11 @@ export function readConfig(
       const known = Object.keys(MECHANISMS).join(", ");
       problems.push(`KAFKA_SASL_MECHANISM is none of ${known}`);
     }
+  }
+  if (!development && databaseUrl !== "" && isPlaintext(databaseUrl)) {
+    problems.push(
+      "DATABASE_URL is not encrypted (SEC-1): add ?sslmode=verify-full, or use a database on this machine",
+    );
   }
   if (problems.length > 0) {
     throw new ConfigError(

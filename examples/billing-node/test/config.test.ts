@@ -6,7 +6,7 @@ import { ConfigError, readConfig } from "../src/config.js";
 import { described } from "../src/log.js";
 
 const RIGHT = {
-  DATABASE_URL: "postgres://billing:canary@db:5432/billing",
+  DATABASE_URL: "postgres://billing:canary@db:5432/billing?sslmode=verify-full",
   KAFKA_BROKERS: "kafka-1:9092,kafka-2:9092",
   FACTUM_SERVICE: "billing",
   KAFKA_SECURITY_PROTOCOL: "SASL_SSL",
@@ -54,6 +54,10 @@ test("every problem comes at once, and no value shows (case_57)", () => {
 test("rule_sec_1 plaintext is for development only", () => {
   const plain = { ...RIGHT, KAFKA_SECURITY_PROTOCOL: "PLAINTEXT" };
   assert.match(problems(plain), /SEC-1/);
+  const database = "postgres://billing:canary@db:5432/billing";
+  assert.match(problems({ ...RIGHT, DATABASE_URL: database }), /SEC-1/);
+  assert.doesNotMatch(problems({ ...RIGHT, DATABASE_URL: "canary" }), /canary/);
+  readConfig({ ...RIGHT, DATABASE_URL: "postgres://a:b@localhost/billing" });
   assert.equal(
     readConfig({ ...plain, FACTUM_PROFILE: "development" }).kafka.ssl,
     false,
