@@ -10,6 +10,7 @@ mod compile;
 mod conformance;
 mod demo;
 mod kill;
+mod node;
 mod prerequisites;
 mod sabotage;
 mod screen;

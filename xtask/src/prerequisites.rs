@@ -66,6 +66,23 @@ const NPM: Prerequisite = Prerequisite {
     mend: Mend::Debian("npm"),
 };
 
+const NODE: Prerequisite = Prerequisite {
+    what: "Node.js 20 or newer",
+    why: "the exports for other languages are tried with their own tools",
+    is_there: || node_major().is_some_and(|major| major >= NODE_MAJOR),
+    mend: Mend::Debian("nodejs"),
+};
+
+/// The oldest release of Node.js that the example runs on.
+const NODE_MAJOR: u32 = 20;
+
+const NPM_FOR_NODE: Prerequisite = Prerequisite {
+    what: "npm",
+    why: "it fetches the packages of examples/billing-node",
+    is_there: || answers("npm", "--version"),
+    mend: Mend::Debian("npm"),
+};
+
 const JAVA: Prerequisite = Prerequisite {
     what: "Java 17 or newer",
     why: "Apache Kafka runs on it",
@@ -108,6 +125,9 @@ pub(crate) const FOR_EVERY_POSTGRES: &[&Prerequisite] = &[&NPM];
 
 /// To start a private Kafka.
 pub(crate) const FOR_KAFKA: &[&Prerequisite] = &[&JAVA, &MAVEN];
+
+/// To try the exports for other languages.
+pub(crate) const FOR_NODE: &[&Prerequisite] = &[&NODE, &NPM_FOR_NODE];
 
 /// Makes sure that all of it is there. As root on Debian it installs what is missing, after saying
 /// so; elsewhere it fails and names the lines to run, all at once.
@@ -196,6 +216,22 @@ fn install(screen: &Screen, packages: &str) -> Result<()> {
     Ok(())
 }
 
+/// `v20.20.2` is 20.
+fn node_major() -> Option<u32> {
+    let output = Command::new("node").arg("--version").output().ok()?;
+    major_of(&String::from_utf8_lossy(&output.stdout))
+}
+
+fn major_of(version: &str) -> Option<u32> {
+    version
+        .trim()
+        .strip_prefix('v')?
+        .split('.')
+        .next()?
+        .parse()
+        .ok()
+}
+
 fn answers(program: &str, question: &str) -> bool {
     succeeds(program, &[question])
 }
@@ -224,6 +260,14 @@ mod tests {
         assert_eq!(lines.len(), 2);
         assert!(lines[0].starts_with("apt-get install -y default-jre-headless maven "));
         assert_eq!(lines[1], "rustup component add rustfmt");
+    }
+
+    #[test]
+    fn the_release_of_node_is_read() {
+        assert_eq!(major_of("v20.20.2\n"), Some(20));
+        assert_eq!(major_of("v8.0.0"), Some(8));
+        assert_eq!(major_of("node: not found"), None);
+        assert_eq!(major_of(""), None);
     }
 
     #[test]

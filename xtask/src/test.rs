@@ -12,12 +12,12 @@ use serde_json::{Value, json};
 
 use crate::compile::EXAMPLES;
 use crate::prerequisites::{
-    self, FOR_EVERY_POSTGRES, FOR_KAFKA, FOR_POSTGRES, Prerequisite, TO_BUILD, TO_LINT,
+    self, FOR_EVERY_POSTGRES, FOR_KAFKA, FOR_NODE, FOR_POSTGRES, Prerequisite, TO_BUILD, TO_LINT,
 };
 use crate::screen::{Screen, Word};
 use crate::services::{self, BROKERS, DATABASE_URL, Running};
 use crate::workspace::{Origin, cargo, root, stream, target_dir};
-use crate::{Usage, Verdict, conformance, kill, tidy};
+use crate::{Usage, Verdict, conformance, kill, node, tidy};
 
 /// Run every check and every test, on a private PostgreSQL and Apache Kafka
 ///
@@ -26,7 +26,7 @@ use crate::{Usage, Verdict, conformance, kill, tidy};
 /// that installs it; as root on Debian it is installed.
 #[derive(Args)]
 #[command(after_help = "\
-Steps: format, tidy, lint, docs, tests, examples, kill, postgres-14 to postgres-18, conformance, licences.
+Steps: format, tidy, lint, docs, tests, examples, node, kill, postgres-14 to postgres-18, conformance, licences.
 Ends with a table, the line `N passed, N failed` over all tests, and with --json
 {\"passed\":N,\"failed\":N,\"steps\":[{\"step\":…,\"result\":…,\"seconds\":…}]} on one line.
 Exit codes: 0 all holds, 1 a step failed, 2 usage, 130 interrupted.
@@ -49,6 +49,7 @@ enum Step {
     Tidy,
     Tests,
     Examples,
+    Node,
     Kill,
     Postgres(u32),
     Conformance,
@@ -65,6 +66,7 @@ impl Step {
             Step::Docs,
             Step::Tests,
             Step::Examples,
+            Step::Node,
             Step::Kill,
         ];
         steps.extend(MAJORS.map(Step::Postgres));
@@ -80,6 +82,7 @@ impl Step {
             Step::Tidy => "tidy".to_owned(),
             Step::Tests => "tests".to_owned(),
             Step::Examples => "examples".to_owned(),
+            Step::Node => "node".to_owned(),
             Step::Kill => "kill".to_owned(),
             Step::Postgres(major) => format!("postgres-{major}"),
             Step::Conformance => "conformance".to_owned(),
@@ -104,6 +107,8 @@ impl Step {
                 }
                 wanted
             }
+            // It starts servers of its own: its topics have the names that the contracts say.
+            Step::Node => vec![TO_BUILD, FOR_POSTGRES, FOR_KAFKA, FOR_NODE],
             Step::Kill if given(DATABASE_URL) => vec![TO_BUILD],
             Step::Kill => vec![TO_BUILD, FOR_POSTGRES],
             Step::Postgres(_) => vec![TO_BUILD, FOR_EVERY_POSTGRES],
@@ -226,6 +231,8 @@ impl Run<'_> {
                 const ALL: &str = "--workspace --all-targets --all-features --keep-going";
                 Ok(outcome(self.all_succeed(&[
                     format!("clippy {ALL} -- -D warnings"),
+                    // It isn't run by default, and so not among all targets.
+                    "clippy --workspace --all-features --test node -- -D warnings".to_owned(),
                     format!("clippy {ALL} --manifest-path {EXAMPLES} -- -D warnings"),
                 ])?))
             }
@@ -240,6 +247,7 @@ impl Run<'_> {
             Step::Examples => self.tests(&format!(
                 "test --workspace --no-fail-fast --manifest-path {EXAMPLES}"
             )),
+            Step::Node => self.node(),
             Step::Kill => self.kill(),
             Step::Postgres(major) => self.on_postgres(major),
             Step::Conformance => Ok(outcome(conformance::check(self.screen, &[])?.all_right())),
@@ -287,6 +295,32 @@ impl Run<'_> {
             .env(DATABASE_URL, self.servers.database_url(self.screen)?)
             .env(BROKERS, self.servers.brokers(self.screen)?);
         self.count(&mut command)
+    }
+
+    /// The exports for other languages, with the tools of those.
+    fn node(&mut self) -> Result<Outcome> {
+        node::install(|from, line| self.print(from, line))?;
+        let mut all = true;
+        for mut command in node::checks() {
+            all &= self.succeeds(&mut command)?;
+        }
+        let mut tests = node::Tests::default();
+        let status = stream(&mut node::unit_tests(), |from, line| {
+            self.print(from, line);
+            tests.read(line);
+        })?;
+        self.passed += tests.passed;
+        self.failed += tests.failed;
+        all &= status.success() && tests.failed == 0 && tests.passed > 0;
+        for words in [
+            format!("test --workspace --test billing_node --manifest-path {EXAMPLES}"),
+            "test --workspace --all-features --test node".to_owned(),
+        ] {
+            let mut command = self.cargo(&words);
+            command.env_remove(DATABASE_URL).env_remove(BROKERS);
+            all &= self.count(&mut command)? == Outcome::Ok;
+        }
+        Ok(outcome(all))
     }
 
     /// A part of the kill matrix, on the embedded broker. Each cell counts as a test.

@@ -1,4 +1,4 @@
-//! `factum contract check | list | show | diff | readers`.
+//! `factum contract check | list | show | diff | export | readers`.
 
 use std::path::PathBuf;
 
@@ -8,6 +8,7 @@ use crate::outcome::{Exit, Failure, Hint, Report};
 
 mod annotation;
 mod check;
+mod export;
 mod locks;
 mod readers;
 mod revision;
@@ -36,6 +37,8 @@ enum Command {
         after_help = "Example:\n  factum contract diff order.confirmed.v1 --against origin/main"
     )]
     Diff(check::Diff),
+    /// Write the contracts for other languages: TypeScript with zod, JSON Schema, AsyncAPI
+    Export(export::Options),
     /// Say which consumers take which version of an event, and which old version can go
     Readers(readers::Options),
 }
@@ -57,6 +60,7 @@ pub(crate) fn run(options: &Options) -> Result<Report, Failure> {
         Command::List(options) => show::list(options),
         Command::Show(options) => show::show(options),
         Command::Diff(options) => check::diff(options),
+        Command::Export(options) => export::run(options),
         Command::Readers(options) => readers::run(options),
     }
 }

@@ -3,7 +3,7 @@
 use std::io::IsTerminal as _;
 
 use clap::Args;
-use factum_runtime::{Config, Service};
+use factum_runtime::{CloudEventsSource, Config, Service};
 use tracing_subscriber::EnvFilter;
 
 use crate::outcome::{self, Exit, Failure, Report};
@@ -19,6 +19,10 @@ const SCHEMA: &str = "factum.relay/1";
                   FACTUM_SERVICE=orders-relay factum relay"
 )]
 pub(crate) struct Options {
+    /// Add the attributes of CloudEvents to each record, with this source: a URI reference such as /orders
+    /// [default: FACTUM_CLOUD_EVENTS_SOURCE, else none]
+    #[arg(long, value_name = "URI")]
+    cloud_events_source: Option<CloudEventsSource>,
     /// End stdout with one JSON object on one line
     #[arg(long)]
     json: bool,
@@ -38,7 +42,10 @@ pub(crate) fn run(options: &Options) -> Result<Report, Failure> {
         exit,
         schema: options.json.then_some(SCHEMA),
     };
-    let config = Config::from_env().map_err(|error| failure(error.to_string(), Exit::Usage))?;
+    let mut config = Config::from_env().map_err(|error| failure(error.to_string(), Exit::Usage))?;
+    if let Some(source) = &options.cloud_events_source {
+        config.cloud_events = Some(source.clone());
+    }
     let runtime =
         tokio::runtime::Runtime::new().map_err(|error| failure(error.to_string(), Exit::Failed))?;
     runtime

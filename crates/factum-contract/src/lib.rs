@@ -6,9 +6,21 @@
 //! - [`document`]: JSON documents of a contract: read as the derived decoder does, and made up.
 //! - [`gate`]: the test that `derive(Event)` adds to a crate.
 //! - [`text`]: a change in words.
+//! - [`TypeScript`], [`JsonSchema`], [`AsyncApi`]: exports.
 
+mod asyncapi;
+mod code_list;
 pub mod compatibility;
 pub mod document;
+mod export;
 pub mod gate;
+mod json_schema;
+mod layout;
 pub mod lock;
 pub mod text;
+mod typescript;
+
+pub use asyncapi::AsyncApi;
+pub use export::{ExportError, ExportKind, Exported};
+pub use json_schema::JsonSchema;
+pub use typescript::{TypeScript, Zod};

@@ -481,7 +481,7 @@ pub fn read_record(
 }
 
 /// The key tells of another aggregate than the event's own field does.
-fn foreign_key() -> Poison {
+pub(crate) fn foreign_key() -> Poison {
     let expected = "the same id as in the event's own field";
     Poison::new(PoisonReason::AggregateId, "$.aggregateId", expected)
 }

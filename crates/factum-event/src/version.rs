@@ -7,6 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use crate::aggregate_id::AggregateId;
+use crate::decode::foreign_key;
 use crate::envelope::Envelope;
 use crate::event::Event;
 use crate::poison::{Poison, PoisonReason};
@@ -278,14 +279,7 @@ pub(crate) fn read_as<E: Event>(
     // one of the two would be wrong, and nobody could say which.
     match event.aggregate_id() {
         Ok(id) if id.as_str() == aggregate_id => Ok((event, id)),
-        _ => {
-            let expected = "the same id as in the event's own field";
-            Err(Poison::new(
-                PoisonReason::AggregateId,
-                "$.aggregateId",
-                expected,
-            ))
-        }
+        _ => Err(foreign_key()),
     }
 }
 

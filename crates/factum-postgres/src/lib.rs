@@ -33,7 +33,7 @@ pub use event_id::new_event_id;
 pub use maintenance::{MaintenanceReport, Window, maintain};
 pub use outbox::{MAX_PAYLOAD_BYTES, Outbox, Publication, PublishError};
 pub use reader::{EventReader, Reading, event_readers, record_readers};
-pub use relay::{Lease, OutboxRow, RelayStore, SLOTS};
+pub use relay::{Lease, Occasion, OutboxRow, RelayStore, SLOTS};
 pub use schema::{SchemaProblem, check_schema};
 pub use session::{CommitError, Dedup, DedupVerdict, RollbackError, Session, TransactionId};
 

@@ -24,6 +24,7 @@ pub struct RelayStore {
     db: Database,
     owner: String,
     lease: Duration,
+    occasions: bool,
 }
 
 /// The right to send the rows of some slots until a time.
@@ -72,6 +73,18 @@ pub struct OutboxRow {
     pub payload: Vec<u8>,
     /// The record's headers, by name.
     pub headers: Vec<(String, String)>,
+    /// What happened to whom and when; only for a store that was asked
+    /// ([`with_occasions`](RelayStore::with_occasions)).
+    pub occasion: Option<Occasion>,
+}
+
+/// What an outbox row says of its event beside type and payload.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Occasion {
+    /// The aggregate's id.
+    pub aggregate_id: String,
+    /// When it happened in the business: RFC 3339 in UTC, with six digits of a second's fraction.
+    pub occurred_at: String,
 }
 
 impl RelayStore {
@@ -83,7 +96,15 @@ impl RelayStore {
             db,
             owner: text(owner, 255),
             lease,
+            occasions: false,
         }
+    }
+
+    /// Claims read the [`Occasion`] of each row, too. Without it they neither ask for it nor carry it.
+    #[must_use]
+    pub fn with_occasions(mut self) -> Self {
+        self.occasions = true;
+        self
     }
 
     /// Takes the lease if it is free or expired; `None` while another relay holds it.
@@ -203,7 +224,10 @@ impl RelayStore {
         self.run("claim outbox rows", async |conn| {
             sqlx::query(
                 "SELECT o.id, o.event_id, o.event_type, o.topic, o.key, o.payload, \
-                        o.headers::text \
+                        o.headers::text, \
+                        CASE WHEN $5 THEN o.aggregate_id END, \
+                        CASE WHEN $5 THEN to_char(o.occurred_at AT TIME ZONE 'UTC', \
+                                                  'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"') END \
                  FROM outbox AS o \
                  WHERE o.published_at IS NULL AND o.set_aside_at IS NULL \
                    AND (o.not_before IS NULL OR o.not_before <= clock_timestamp()) \
@@ -217,11 +241,14 @@ impl RelayStore {
             .bind(lease.token)
             .bind(held_keys)
             .bind(i64::from(limit))
+            .bind(self.occasions)
             .fetch_all(conn)
             .await?
             .iter()
             .map(|row| {
                 let headers: String = row.try_get(6)?;
+                let aggregate_id: Option<String> = row.try_get(7)?;
+                let occurred_at: Option<String> = row.try_get(8)?;
                 Ok(OutboxRow {
                     id: row.try_get(0)?,
                     event_id: row.try_get(1)?,
@@ -230,6 +257,12 @@ impl RelayStore {
                     key: row.try_get(4)?,
                     payload: row.try_get(5)?,
                     headers: header_list(&headers),
+                    occasion: aggregate_id
+                        .zip(occurred_at)
+                        .map(|(aggregate_id, occurred_at)| Occasion {
+                            aggregate_id,
+                            occurred_at,
+                        }),
                 })
             })
             .collect()

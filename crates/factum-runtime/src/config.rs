@@ -11,6 +11,7 @@ use factum_postgres::{DatabaseSettings, Window};
 use secrecy::{ExposeSecret, SecretString};
 use url::Url;
 
+use crate::cloud_events::CloudEventsSource;
 use crate::problem::{Problem, write_list};
 
 /// Longest service name, in bytes: PostgreSQL cuts `application_name` off after 63.
@@ -45,9 +46,10 @@ const LOCK_TIMEOUT: &str = "FACTUM_DATABASE_LOCK_TIMEOUT_SECONDS";
 const SHUTDOWN_DEADLINE: &str = "FACTUM_SHUTDOWN_DEADLINE_SECONDS";
 const DEDUP_WINDOW: &str = "FACTUM_DEDUP_WINDOW_DAYS";
 const CREATE_TOPICS: &str = "FACTUM_CREATE_TOPICS";
+const CLOUD_EVENTS_SOURCE: &str = "FACTUM_CLOUD_EVENTS_SOURCE";
 
 /// Every setting that has a name of its own, for the typo guard and the documentation's test.
-const SETTINGS: [&str; 15] = [
+const SETTINGS: [&str; 16] = [
     DATABASE_URL,
     KAFKA_BROKERS,
     SERVICE,
@@ -63,6 +65,7 @@ const SETTINGS: [&str; 15] = [
     SHUTDOWN_DEADLINE,
     DEDUP_WINDOW,
     CREATE_TOPICS,
+    CLOUD_EVENTS_SOURCE,
 ];
 const PRODUCER_PREFIX: &str = "KAFKA_PRODUCER_";
 const CONSUMER_PREFIX: &str = "KAFKA_CONSUMER_";
@@ -148,6 +151,7 @@ impl fmt::Display for Profile {
 /// | `FACTUM_SHUTDOWN_DEADLINE_SECONDS` | `25` | 1 to 3600: how long the service may drain after a signal |
 /// | `FACTUM_DEDUP_WINDOW_DAYS` | `30` | 1 to 3650: how long an event id is remembered; an older event is refused, never handled twice |
 /// | `FACTUM_CREATE_TOPICS` | `true` in development, else `false` | whether the topics that the service declares as its own are created at start (CFG-5) |
+/// | `FACTUM_CLOUD_EVENTS_SOURCE` | none | a URI reference such as `/orders`: the relay adds the attributes of CloudEvents to each record, with this source |
 /// | `KAFKA_PRODUCER_<PROPERTY>` | | passed to the relay's producer: `KAFKA_PRODUCER_LINGER_MS` is `linger.ms` |
 /// | `KAFKA_CONSUMER_<PROPERTY>` | | passed to every consumer: `KAFKA_CONSUMER_FETCH_MAX_BYTES` is `fetch.max.bytes` |
 ///
@@ -192,6 +196,9 @@ pub struct Config {
     pub window: Window,
     /// Whether topics that the service owns may be created at start, `FACTUM_CREATE_TOPICS`.
     pub create_topics: bool,
+    /// The source of the CloudEvents attributes that a relay adds, `FACTUM_CLOUD_EVENTS_SOURCE`. `None`: it adds
+    /// none.
+    pub cloud_events: Option<CloudEventsSource>,
     unused_variables: Vec<String>,
 }
 
@@ -308,6 +315,7 @@ impl Config {
         let create_topics = reader
             .boolean(CREATE_TOPICS)
             .unwrap_or(profile == Some(Profile::Development));
+        let cloud_events = reader.cloud_events();
         let kafka = KafkaSettings {
             brokers: brokers.clone().unwrap_or_default(),
             client_id: service.clone().unwrap_or_default(),
@@ -348,6 +356,7 @@ impl Config {
                 ahead_days: DEDUP_AHEAD_DAYS,
             },
             create_topics,
+            cloud_events,
             unused_variables,
         })
     }
@@ -370,6 +379,7 @@ impl fmt::Debug for Config {
             .field("shutdown_deadline", &self.shutdown_deadline)
             .field("window_days", &self.window.keep_days)
             .field("create_topics", &self.create_topics)
+            .field("cloud_events", &self.cloud_events)
             .finish_non_exhaustive()
     }
 }
@@ -489,6 +499,19 @@ impl Reader {
                 None
             }
         }
+    }
+
+    fn cloud_events(&mut self) -> Option<CloudEventsSource> {
+        let source = self.optional(CLOUD_EVENTS_SOURCE)?.parse();
+        if source.is_err() {
+            self.problem(
+                "CFG-1",
+                CLOUD_EVENTS_SOURCE,
+                format!("{CLOUD_EVENTS_SOURCE} is not a URI reference of at most 1024 bytes"),
+                format!("write {CLOUD_EVENTS_SOURCE}=/orders, or a URI such as https://orders.example.com"),
+            );
+        }
+        source.ok()
     }
 
     /// `None` when the profile can't be read: what depends on it is then not judged.

@@ -1,5 +1,6 @@
 //! The running side of Factum: service, consumer lanes, relay, configuration, shutdown.
 
+mod cloud_events;
 mod config;
 mod consumer;
 mod handler;
@@ -14,6 +15,7 @@ mod signals;
 mod start_check;
 mod work_list;
 
+pub use cloud_events::{CloudEventsSource, CloudEventsSourceError};
 pub use config::{Config, ConfigError, Profile};
 pub use consumer::{Consumer, ConsumerError};
 pub use factum_kafka::StartAt;

@@ -25,6 +25,8 @@ use factum_kafka::{KafkaError, KafkaSettings, OutgoingRecord, Producer, SendErro
 use factum_postgres::{Database, DatabaseError, Lease, OutboxRow, RelayStore};
 use tokio_util::sync::CancellationToken;
 
+use crate::cloud_events::{self, CloudEventsSource, CloudEventsSourceError};
+
 /// The share of the lease that one batch may take to be acknowledged. The rest is for the withdrawal of
 /// what was not, a fifth of that time, and for the statements before and after.
 const SENDING_SHARE: f64 = 0.5;
@@ -61,6 +63,7 @@ pub struct Relay {
     lease: Duration,
     idle_poll: Duration,
     attempts: u32,
+    cloud_events: Option<CloudEventsSource>,
     stats: Arc<RelayStats>,
 }
 
@@ -79,6 +82,7 @@ impl Relay {
             lease: Duration::from_secs(10),
             idle_poll: Duration::from_millis(10),
             attempts: 10,
+            cloud_events: None,
             stats: Arc::default(),
         }
     }
@@ -115,6 +119,23 @@ impl Relay {
         self
     }
 
+    /// Adds the attributes of CloudEvents 1.0 to each record, as the headers `ce_…` and `content-type` of Kafka's
+    /// binary mode, with this source. A header of that name that the row has itself wins. Without this, and without
+    /// `FACTUM_CLOUD_EVENTS_SOURCE`, no record has them.
+    ///
+    /// ```
+    /// let relay = factum_runtime::Relay::new().cloud_events("/orders")?;
+    /// # Ok::<(), factum_runtime::CloudEventsSourceError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The source is no URI reference, see [`CloudEventsSource`].
+    pub fn cloud_events(mut self, source: &str) -> Result<Relay, CloudEventsSourceError> {
+        self.cloud_events = Some(source.parse()?);
+        Ok(self)
+    }
+
     /// The counters, which stay readable while the relay runs.
     #[must_use]
     pub fn stats(&self) -> Arc<RelayStats> {
@@ -127,8 +148,14 @@ impl Relay {
         context: RelayContext,
         shutdown: CancellationToken,
     ) -> Result<(), RelayError> {
+        let mut store = RelayStore::new(context.db, context.owner, self.lease);
+        let cloud_events = self.cloud_events.clone().or(context.cloud_events);
+        if cloud_events.is_some() {
+            store = store.with_occasions();
+        }
         let mut running = Running {
-            store: RelayStore::new(context.db, context.owner, self.lease),
+            store,
+            cloud_events,
             kafka: context.kafka,
             producer: None,
             held: HeldKeys::default(),
@@ -160,6 +187,8 @@ pub(crate) struct RelayContext {
     pub(crate) kafka: KafkaSettings,
     /// Names this process among the relays; shown to people.
     pub(crate) owner: String,
+    /// What the configuration says; the relay's own setting wins.
+    pub(crate) cloud_events: Option<CloudEventsSource>,
 }
 
 /// Why a relay ended by itself. Servers that are away don't end it.
@@ -207,6 +236,7 @@ impl RelayStats {
 struct Running {
     relay: Relay,
     store: RelayStore,
+    cloud_events: Option<CloudEventsSource>,
     kafka: KafkaSettings,
     producer: Option<Producer>,
     held: HeldKeys,
@@ -356,7 +386,7 @@ impl Running {
             let batch: Vec<OutgoingRecord<'_>> = rows
                 .iter()
                 .zip(&event_ids)
-                .map(|(row, event_id)| outgoing(row, event_id))
+                .map(|(row, event_id)| outgoing(row, event_id, self.cloud_events.as_ref()))
                 .collect();
             producer.send_all(&batch).await
         };
@@ -513,7 +543,11 @@ impl Running {
 }
 
 /// The record of a row. Rows of other languages may lack the headers that consumers look at.
-fn outgoing<'a>(row: &'a OutboxRow, event_id: &'a str) -> OutgoingRecord<'a> {
+fn outgoing<'a>(
+    row: &'a OutboxRow,
+    event_id: &'a str,
+    cloud_events: Option<&'a CloudEventsSource>,
+) -> OutgoingRecord<'a> {
     let mut headers: Vec<(&str, &[u8])> = row
         .headers
         .iter()
@@ -523,6 +557,10 @@ fn outgoing<'a>(row: &'a OutboxRow, event_id: &'a str) -> OutgoingRecord<'a> {
         if !row.headers.iter().any(|(there, _)| there == name) {
             headers.push((name, value.as_bytes()));
         }
+    }
+    if let Some(source) = cloud_events {
+        let attributes = cloud_events::headers(source, row, event_id);
+        headers.extend(attributes.map(|(name, value)| (name, value.as_bytes())));
     }
     OutgoingRecord {
         topic: &row.topic,

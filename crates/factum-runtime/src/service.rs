@@ -236,6 +236,7 @@ impl ServiceBuilder {
                 db: db.clone(),
                 kafka: config.kafka.clone(),
                 owner: relay_owner(&config.service),
+                cloud_events: config.cloud_events.clone(),
             };
             parts.start(Part::Relay, |stop| async move {
                 relay.run(context, stop).await.map_err(ServiceError::Relay)

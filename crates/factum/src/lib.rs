@@ -123,12 +123,12 @@ pub use factum_macros::{Event, Snapshot};
 #[cfg(feature = "service")]
 #[doc(inline)]
 pub use factum_runtime::{
-    BatchHandler, Config, ConfigError, Consumer, ConsumerError, ConsumerStats, Database,
-    DatabaseError, DatabaseSettings, ErrorKind, EventReader, Handler, KafkaSettings, LaneError,
-    MaintenanceReport, Outbox, Problem, Profile, Publication, PublishError, Relay, RelayError,
-    RelayStats, SaslMechanism, Security, Service, ServiceBuilder, ServiceError, StartAt,
-    TombstonePolicy, Tx, TypeStats, UnknownPolicy, Window, event_readers, maintain, migration,
-    new_event_id,
+    BatchHandler, CloudEventsSource, CloudEventsSourceError, Config, ConfigError, Consumer,
+    ConsumerError, ConsumerStats, Database, DatabaseError, DatabaseSettings, ErrorKind,
+    EventReader, Handler, KafkaSettings, LaneError, MaintenanceReport, Outbox, Problem, Profile,
+    Publication, PublishError, Relay, RelayError, RelayStats, SaslMechanism, Security, Service,
+    ServiceBuilder, ServiceError, StartAt, TombstonePolicy, Tx, TypeStats, UnknownPolicy, Window,
+    event_readers, maintain, migration, new_event_id,
 };
 
 pub use bigdecimal;

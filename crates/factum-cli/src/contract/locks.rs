@@ -9,7 +9,7 @@ use factum_event::Contract;
 use super::Trouble;
 
 /// Folders nest at most so deep; links are not followed, so this ends no walk of a real workspace.
-const MAX_DEPTH: usize = 32;
+pub(super) const MAX_DEPTH: usize = 32;
 
 /// A lock file.
 #[derive(Debug)]

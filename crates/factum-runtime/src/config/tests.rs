@@ -569,3 +569,16 @@ fn the_documentation_lists_every_setting() {
         );
     }
 }
+
+#[test]
+fn the_source_of_cloud_events_is_a_uri_reference_or_nothing() {
+    let config = Config::from_vars(vars(&[])).unwrap();
+    assert_eq!(config.cloud_events, None);
+    let config = Config::from_vars(vars(&[("FACTUM_CLOUD_EVENTS_SOURCE", " /orders ")])).unwrap();
+    assert_eq!(config.cloud_events.unwrap().as_str(), "/orders");
+    let text = refused(vars(&[("FACTUM_CLOUD_EVENTS_SOURCE", "our orders")])).to_string();
+    assert!(
+        text.contains("write FACTUM_CLOUD_EVENTS_SOURCE=/orders"),
+        "{text}"
+    );
+}

@@ -48,6 +48,8 @@ on_both_brokers!(
     case_19_what_was_sent_and_not_marked_comes_again_with_the_same_id_and_in_order,
     hopeless_rows_are_set_aside_and_everything_else_flows,
     a_row_of_another_language_gets_the_headers_that_consumers_read,
+    without_a_source_no_record_has_attributes_of_cloud_events,
+    with_a_source_each_record_has_the_attributes_of_cloud_events,
     two_relays_send_one_at_a_time_and_the_second_takes_over,
     a_stopped_relay_has_marked_its_batch_and_released_its_lease,
     a_new_row_leaves_at_once,
@@ -128,6 +130,7 @@ impl Bench {
             db: self.database.clone(),
             kafka,
             owner: format!("relay-{}", NUMBER.fetch_add(1, Ordering::Relaxed)),
+            cloud_events: None,
         };
         Working {
             stats: relay.stats(),
@@ -319,7 +322,7 @@ async fn case_19_what_was_sent_and_not_marked_comes_again_with_the_same_id_and_i
         let batch: Vec<_> = rows
             .iter()
             .zip(&ids)
-            .map(|(row, id)| outgoing(row, id))
+            .map(|(row, id)| outgoing(row, id, None))
             .collect();
         assert!(producer.send_all(&batch).await.iter().all(Result::is_ok));
     }
@@ -433,6 +436,72 @@ async fn a_row_of_another_language_gets_the_headers_that_consumers_read(mut benc
         text(records[1].value.as_deref()),
         "{\"name\":\"Gr\u{fc}n\"}"
     );
+}
+
+/// A row that says what it is in its own words, and one that says nothing.
+async fn two_rows(bench: &mut Bench, topic: &str) -> [Uuid; 2] {
+    let mut ids = [Uuid::nil(); 2];
+    for (id, headers) in ids.iter_mut().zip([
+        "{}",
+        r#"{"ce_source":"/mine","content-type":"application/other"}"#,
+    ]) {
+        *id = bench
+            .insert(NewRow {
+                topic,
+                key: "A-1",
+                payload: b"{}",
+                headers,
+            })
+            .await;
+    }
+    ids
+}
+
+async fn without_a_source_no_record_has_attributes_of_cloud_events(mut bench: Bench) {
+    let topic = bench.topic(1).await;
+    two_rows(&mut bench, &topic).await;
+    let relay = bench.start(Relay::new());
+    bench.until_published(2).await;
+    relay.stop().await;
+    let records = bench.broker.records(&topic).await;
+    let names = |record: &Record| -> Vec<String> {
+        let names = record.headers.iter().map(|(name, _)| name.to_string());
+        let mut names: Vec<String> = names.collect();
+        names.sort();
+        names
+    };
+    assert_eq!(names(&records[0]), ["event-id", "event-type"]);
+    assert_eq!(
+        names(&records[1]),
+        ["ce_source", "content-type", "event-id", "event-type"]
+    );
+}
+
+async fn with_a_source_each_record_has_the_attributes_of_cloud_events(mut bench: Bench) {
+    let topic = bench.topic(1).await;
+    let ids = two_rows(&mut bench, &topic).await;
+    sqlx::query("UPDATE outbox SET occurred_at = '2026-06-01T12:00:00.000120+03:00'")
+        .execute(&mut bench.conn)
+        .await
+        .unwrap();
+    let relay = Relay::new().cloud_events("/orders").unwrap();
+    let relay = bench.start(relay);
+    bench.until_published(2).await;
+    relay.stop().await;
+    let records = bench.broker.records(&topic).await;
+    let header = |record: &Record, name: &str| text(record.header(name));
+    for (record, id) in records.iter().zip(ids) {
+        assert_eq!(header(record, "ce_specversion"), "1.0");
+        assert_eq!(header(record, "ce_id"), id.to_string());
+        assert_eq!(header(record, "ce_type"), "order.confirmed.v1");
+        assert_eq!(header(record, "ce_time"), "2026-06-01T09:00:00.000120Z");
+        assert_eq!(header(record, "ce_subject"), "A-1");
+        assert_eq!(text(record.value.as_deref()), "{}");
+    }
+    assert_eq!(header(&records[0], "ce_source"), "/orders");
+    assert_eq!(header(&records[0], "content-type"), "application/json");
+    assert_eq!(header(&records[1], "ce_source"), "/mine");
+    assert_eq!(header(&records[1], "content-type"), "application/other");
 }
 
 async fn two_relays_send_one_at_a_time_and_the_second_takes_over(mut bench: Bench) {
@@ -786,6 +855,7 @@ mod held_keys {
             key: key.to_owned(),
             payload: Vec::new(),
             headers: Vec::new(),
+            occasion: None,
         }
     }
 
