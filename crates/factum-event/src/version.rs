@@ -2,12 +2,14 @@
 //! read from them (EVT-3, listing fault 7).
 
 use std::any::TypeId;
+use std::borrow::Cow;
 use std::convert::Infallible;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use crate::aggregate_id::AggregateId;
-use crate::decode::foreign_key;
+use crate::decode::{DecodeLimits, foreign_key};
+use crate::encode::{EncodeError, Output, ValueWriter};
 use crate::envelope::Envelope;
 use crate::event::Event;
 use crate::poison::{Poison, PoisonReason};
@@ -295,16 +297,36 @@ fn upcast<Older: Event, E: Event + Upcast<Older>>(
         );
         Poison::new(PoisonReason::Upcast, path, expected)
     };
-    // The conversion is the user's, and decoding never panics.
-    let event = catch_unwind(AssertUnwindSafe(|| E::upcast(older)))
-        .map_err(|_panic| poison("$".to_owned(), "a conversion that doesn't panic"))?
-        .map_err(|error| poison(format!("$.{}", error.field()), error.expected()))?;
+    // The conversion and the check are the user's, and decoding never panics.
+    let (event, invalid) = catch_unwind(AssertUnwindSafe(|| {
+        E::upcast(older).map(|event| {
+            let invalid = invalid(&event);
+            (event, invalid)
+        })
+    }))
+    .map_err(|_panic| poison("$".to_owned(), "a conversion that doesn't panic"))?
+    .map_err(|error| poison(format!("$.{}", error.field()), error.expected()))?;
+    if let Some((path, expected)) = invalid {
+        return Err(poison(path, &expected));
+    }
     match event.aggregate_id() {
         Ok(id) if id.as_str() == aggregate_id => Ok((event, id)),
         _ => Err(poison(
             "$.aggregateId".to_owned(),
             "a conversion that keeps the aggregate id",
         )),
+    }
+}
+
+/// Where an event breaks a constraint or its `validate` function, and what is expected there. A conversion may well make
+/// such an event: the older version had other constraints. Writing checks them, so it is written, to nowhere.
+fn invalid<E: Event>(event: &E) -> Option<(String, Cow<'static, str>)> {
+    let mut output = Output::new(DecodeLimits::default().max_depth);
+    let written = ValueWriter::root(&mut output).object(|fields| event.write_fields(fields));
+    match written {
+        Err(EncodeError::Invalid { path, expected, .. }) => Some((path, expected)),
+        // What a reader takes and a publisher doesn't, such as an amount that no double holds.
+        _ => None,
     }
 }
 

@@ -35,6 +35,7 @@ struct ConfirmedV2 {
     order_id: u64,
     #[event(range(max = 9_007_199_254_740_991))]
     amount: u64,
+    #[event(length(min = 3, max = 3))]
     currency: String,
 }
 
@@ -67,7 +68,8 @@ impl TryFrom<ConfirmedV1> for ConfirmedV2 {
                 // 14 stands for a conversion that mixes two orders up.
                 order_id: v1.order_id + u64::from(cents == 14),
                 amount: cents.into(),
-                currency: "EUR".to_owned(),
+                // And 15 for one that takes no heed of the new version's constraints.
+                currency: if cents == 15 { "Euro" } else { "EUR" }.to_owned(),
             }),
         }
     }
@@ -414,6 +416,22 @@ fn an_upcast_that_refuses_is_poison_with_the_fields_name_and_no_value() {
         (PoisonReason::Upcast, "$.aggregateId")
     );
     assert!(mixed.expected().contains("keeps the aggregate id"));
+}
+
+#[test]
+fn a_conversion_that_breaks_a_constraint_of_the_new_version_is_poison() {
+    let v1 = ConfirmedV1 {
+        order_id: 7,
+        cents: 15,
+    };
+    let bytes = envelope(v1).encode().unwrap();
+    let poison = poison(&Registry::new().with::<ConfirmedV2>(), &bytes);
+    assert_eq!(
+        (poison.reason(), poison.path()),
+        (PoisonReason::Upcast, "$.currency")
+    );
+    assert!(poison.expected().contains("3 characters"), "{poison}");
+    assert!(!poison.to_string().contains("Euro"), "{poison}");
 }
 
 #[test]
