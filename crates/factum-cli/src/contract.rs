@@ -1,4 +1,4 @@
-//! `factum contract check | list | show | diff`.
+//! `factum contract check | list | show | diff | readers`.
 
 use std::path::PathBuf;
 
@@ -9,6 +9,7 @@ use crate::outcome::{Exit, Failure, Hint, Report};
 mod annotation;
 mod check;
 mod locks;
+mod readers;
 mod revision;
 mod show;
 mod source;
@@ -35,6 +36,8 @@ enum Command {
         after_help = "Example:\n  factum contract diff order.confirmed.v1 --against origin/main"
     )]
     Diff(check::Diff),
+    /// Say which consumers take which version of an event, and which old version can go
+    Readers(readers::Options),
 }
 
 /// What every command on contracts takes.
@@ -54,6 +57,7 @@ pub(crate) fn run(options: &Options) -> Result<Report, Failure> {
         Command::List(options) => show::list(options),
         Command::Show(options) => show::show(options),
         Command::Diff(options) => check::diff(options),
+        Command::Readers(options) => readers::run(options),
     }
 }
 

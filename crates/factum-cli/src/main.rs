@@ -7,6 +7,7 @@ mod contract;
 mod migrate;
 mod outcome;
 mod relay;
+mod target;
 
 use std::process::ExitCode;
 
@@ -17,7 +18,7 @@ use clap::{Parser, Subcommand};
 #[command(
     name = "factum",
     version,
-    after_help = "Exit codes: 0 done; 1 failed, or something is pending or broken; 2 wrong usage; 3 the database is away (`migrate`).\n\n\
+    after_help = "Exit codes: 0 done; 1 failed, or something is pending or broken; 2 wrong usage; 3 the database is away (`migrate`, `contract readers`).\n\n\
                   Example:\n  DATABASE_URL=postgres://orders:…@localhost:5432/orders factum migrate up"
 )]
 struct Cli {

@@ -8,6 +8,7 @@
 //! - [`EventId`], [`EventType`], [`AggregateId`], [`Amount`], [`Money`], [`Currency`]: its parts.
 //! - [`Invalid`]: what a cross-field check says.
 //! - [`Contract`], [`Shape`]: what it looks like on the wire.
+//! - [`Upcast`], [`Downcast`], [`ConversionError`]: versions of one event, living together.
 //! - [`Registry`], [`Decoded`], [`Poison`]: from bytes to an event, in three outcomes.
 //! - [`HandlerError`], [`Failure`], [`Retry`], [`Outcome`], [`decide`]: the failure policy.
 //!
@@ -38,12 +39,13 @@ mod read;
 mod snapshot;
 mod timestamp;
 mod trace_context;
+mod version;
 
 pub use aggregate_id::{AggregateId, AggregateIdError, ToAggregateId};
 pub use amount::{Amount, AmountError, PositiveAmount};
 pub use contract::{AmountBound, CodeList, Content, Contract, FieldShape, Shape, Shapes};
 pub use currency::{Currency, CurrencyError};
-pub use decode::{AnyEnvelope, DecodeLimits, Decoded, Registry, RegistryError};
+pub use decode::{AnyEnvelope, DecodeLimits, Decoded, Registry, RegistryError, TakenType};
 pub use encode::{EncodeError, ObjectWriter, ValueWriter, Written};
 pub use envelope::Envelope;
 pub use event::{Event, Occurred};
@@ -58,6 +60,7 @@ pub use poison::{Poison, PoisonReason, UnknownReason};
 pub use read::{JsonValue, ObjectReader};
 pub use snapshot::{Snapshot, SnapshotText};
 pub use trace_context::{TraceContext, TraceContextError};
+pub use version::{ConversionError, Downcast, Upcast, VersionError, VersionVisitor};
 
 /// What the derives name. Not part of the promise.
 #[doc(hidden)]
@@ -72,9 +75,10 @@ pub mod __private {
     pub use crate::personal::{
         as_text, concatenate, first_personal, length_of, personal_at, personal_place,
     };
+    pub use crate::version::{Superseded, check_supersedes, superseded, visit_superseded};
     pub use crate::{
-        AggregateId, AggregateIdError, CodeList, Content, Contract, EncodeError, Event, FieldShape,
-        Invalid, JsonValue, ObjectReader, ObjectWriter, Poison, Shape, Shapes, Snapshot,
-        SnapshotText, ToAggregateId, ValueWriter, Written,
+        AggregateId, AggregateIdError, CodeList, Content, Contract, EncodeError, Envelope, Event,
+        FieldShape, Invalid, JsonValue, ObjectReader, ObjectWriter, Poison, Shape, Shapes,
+        Snapshot, SnapshotText, ToAggregateId, ValueWriter, VersionVisitor, Written,
     };
 }

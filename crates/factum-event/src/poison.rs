@@ -50,6 +50,9 @@ pub enum PoisonReason {
     MissingField,
     /// A business field is there and doesn't fit its declaration.
     InvalidField,
+    /// The record is a sound event of an older version, and the conversion up to the version that the
+    /// consumer takes refused it (EVT-3). Mend the conversion, then replay.
+    Upcast,
 }
 
 impl PoisonReason {
@@ -71,6 +74,7 @@ impl PoisonReason {
         PoisonReason::AggregateId,
         PoisonReason::MissingField,
         PoisonReason::InvalidField,
+        PoisonReason::Upcast,
     ];
 
     /// The stable name: lower-case words joined by `_`.
@@ -92,6 +96,7 @@ impl PoisonReason {
             PoisonReason::AggregateId => "aggregate_id",
             PoisonReason::MissingField => "missing_field",
             PoisonReason::InvalidField => "invalid_field",
+            PoisonReason::Upcast => "upcast",
         }
     }
 }

@@ -5,7 +5,7 @@ use syn::ext::IdentExt;
 use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
-use syn::{Attribute, Expr, ExprLit, Ident, Lit, LitStr, Meta, Token, parenthesized, token};
+use syn::{Attribute, Expr, ExprLit, Ident, Lit, LitStr, Meta, Path, Token, parenthesized, token};
 
 /// Mistakes found so far; they are reported together, so that one build shows all of them.
 #[derive(Default)]
@@ -103,6 +103,28 @@ impl Argument {
     /// What stands in the parentheses of `key(…)`.
     pub(crate) fn inner(&self) -> Option<&[Argument]> {
         self.inner.as_deref()
+    }
+
+    /// The path of `key = some::Type`; `example` is such a name.
+    pub(crate) fn rust_path(&self, example: &str, errors: &mut Errors) -> Option<Path> {
+        match &self.value {
+            Some(Expr::Path(path)) if path.qself.is_none() && path.attrs.is_empty() => {
+                Some(path.path.clone())
+            }
+            Some(other) => {
+                let message = format!(
+                    "`{}` takes the Rust name, without quotes: write `{0} = {example}`",
+                    self.key
+                );
+                errors.push(other.span(), message);
+                None
+            }
+            None => {
+                let message = format!("`{}` has no value: write `{0} = {example}`", self.key);
+                errors.push(self.key.span(), message);
+                None
+            }
+        }
     }
 
     /// That a bare `key` has no value.

@@ -1,7 +1,8 @@
 //! `derive(Event)`
 
+use heck::ToSnakeCase;
 use proc_macro2::{Span, TokenStream};
-use quote::quote;
+use quote::{quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{DeriveInput, Field, Ident, LitStr, Path, Type, parse_quote};
@@ -42,8 +43,10 @@ struct Declaration {
     aggregate: String,
     topic: String,
     restricted: bool,
-    unlocked: bool,
     validate: Hook,
+    unlocked: bool,
+    /// The older version, by its Rust name.
+    supersedes: Option<Path>,
 }
 
 impl Declaration {
@@ -53,9 +56,10 @@ impl Declaration {
         let mut aggregate = None;
         let mut topic = None;
         let mut restricted = false;
-        let mut unlocked = false;
         let mut validate = Hook::default();
         let mut exception = past_tense::Exception::default();
+        let mut unlocked = false;
+        let mut supersedes = None;
         let mut seen = Vec::new();
         let allowed = [
             "kind",
@@ -65,6 +69,7 @@ impl Declaration {
             "unlocked",
             "name",
             "because",
+            "supersedes",
             "validate",
             "crate",
         ];
@@ -79,6 +84,18 @@ impl Declaration {
             }
             if key == "validate" {
                 validate = Hook::read(&argument, errors);
+                continue;
+            }
+            if key == "supersedes" {
+                let example = format!("{}V1", input.ident);
+                supersedes = argument.rust_path(&example, errors);
+                if supersedes
+                    .as_ref()
+                    .is_some_and(|path| path.is_ident(&input.ident))
+                {
+                    let message = "an event doesn't supersede itself: name the struct of its older version (EVT-3)";
+                    errors.push(supersedes.span(), message);
+                }
                 continue;
             }
             let text = argument.text(errors);
@@ -135,6 +152,7 @@ impl Declaration {
             restricted: restricted || arguments.unreadable,
             unlocked,
             validate,
+            supersedes,
         }
     }
 
@@ -196,6 +214,14 @@ impl Declaration {
             ..
         } = self;
         let key = fields.aggregate_id.as_ref().map(|field| &field.name);
+        let supersedes = match &self.supersedes {
+            None => quote! { ::core::option::Option::None },
+            Some(older) => quote! {
+                ::core::option::Option::Some(::std::string::String::from(
+                    <#older as __factum::Event>::EVENT_TYPE,
+                ))
+            },
+        };
         let shapes = fields.all.iter().map(|field| {
             let shape = field.shape();
             if is_envelopes_own(field) {
@@ -218,7 +244,7 @@ impl Declaration {
                 topic: ::std::string::String::from(#topic),
                 restricted: #restricted,
                 name: ::std::string::String::from(#name),
-                supersedes: ::core::option::Option::None,
+                supersedes: #supersedes,
                 aggregate_id: ::std::string::String::from(#key),
                 fields: __fields,
                 definitions: __collected.into_definitions(),
@@ -237,6 +263,7 @@ impl Declaration {
             aggregate_id,
             write: quote! { #(#writes)* #validated ::core::result::Result::Ok(()) },
             read,
+            versions: self.versions(&input.ident),
         };
         let implementation = self.wrap(input, &code);
         let gate = self.gate(input, fields);
@@ -258,7 +285,7 @@ impl Declaration {
             let (name, line) = (&field.name, line_of(field.ident.span()));
             quote! { (#name, #line) }
         });
-        let name = format!("contract_of_{}", snake_case(&ident.unraw().to_string()));
+        let name = format!("contract_of_{}", ident.unraw().to_string().to_snake_case());
         let name = Ident::new(&name, ident.span());
         quote! {
             #[cfg(test)]
@@ -288,8 +315,43 @@ impl Declaration {
             aggregate_id: body.clone(),
             write: body.clone(),
             read: body,
+            versions: TokenStream::new(),
         };
         self.wrap(input, &code)
+    }
+
+    /// What links an event to the version that it supersedes. Every mistake is marked at that version's name.
+    fn versions(&self, ident: &syn::Ident) -> TokenStream {
+        let Some(older) = &self.supersedes else {
+            return TokenStream::new();
+        };
+        let check = quote_spanned! { older.span() =>
+            const _: () = __factum::check_supersedes(
+                <#ident as __factum::Event>::EVENT_TYPE,
+                <#ident as __factum::Event>::AGGREGATE_TYPE,
+                <#older as __factum::Event>::EVENT_TYPE,
+                <#older as __factum::Event>::AGGREGATE_TYPE,
+            );
+        };
+        let visit = quote_spanned! { older.span() =>
+            __factum::visit_superseded::<Self, #older, __Visitor>(__envelope, __visitor)
+        };
+        let superseded = quote_spanned! { older.span() =>
+            __factum::superseded::<Self, #older>()
+        };
+        quote! {
+            fn visit_superseded<__Visitor: __factum::VersionVisitor>(
+                __envelope: &__factum::Envelope<Self>,
+                __visitor: &mut __Visitor,
+            ) -> ::core::result::Result<(), __Visitor::Error> {
+                #check
+                #visit
+            }
+
+            fn superseded() -> ::std::vec::Vec<__factum::Superseded<Self>> {
+                #superseded
+            }
+        }
     }
 
     fn wrap(&self, input: &DeriveInput, code: &Code) -> TokenStream {
@@ -299,6 +361,7 @@ impl Declaration {
             aggregate_id,
             write,
             read,
+            versions,
         } = code;
         let Declaration {
             krate,
@@ -339,24 +402,12 @@ impl Declaration {
                 ) -> ::core::result::Result<Self, __factum::Poison> {
                     #read
                 }
+
+                #versions
             }
         };
         in_its_own_scope(krate, &implementation)
     }
-}
-
-/// `OrderConfirmed` as `order_confirmed`.
-fn snake_case(name: &str) -> String {
-    let mut snake = String::new();
-    let mut after_lower_case = false;
-    for letter in name.chars() {
-        if letter.is_uppercase() && after_lower_case {
-            snake.push('_');
-        }
-        after_lower_case = letter.is_lowercase() || letter.is_numeric();
-        snake.extend(letter.to_lowercase());
-    }
-    snake
 }
 
 /// The code of an implementation.
@@ -367,6 +418,8 @@ struct Code {
     aggregate_id: TokenStream,
     write: TokenStream,
     read: TokenStream,
+    /// The functions that link it to the version that it supersedes, if any.
+    versions: TokenStream,
 }
 
 fn good(

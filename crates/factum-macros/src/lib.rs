@@ -63,6 +63,9 @@ mod words;
 /// - `restricted`: the topic is for few, so that the event may carry personal data (SEC-3);
 /// - `unlocked`: the event is not a contract and has no lock file: for events that tests make up, and for those within
 ///   a function;
+/// - `supersedes = OrderConfirmedV1`: the Rust type of the older version. Publishing this one then writes that one,
+///   too, with the same event id, and a consumer of this one takes that one, too (EVT-3). It needs a conversion
+///   each way, `From` or `TryFrom`: see `factum::ConversionError`;
 /// - `validate`: a function that sees all fields together, `fn(&Self) -> Result<(), Invalid>`;
 /// - `name` with `because`: the struct's name, and the reason why it is not in the past tense (EVT-1). Another name
 ///   than the struct's is an error, so that the exception doesn't outlive a new name;

@@ -124,10 +124,11 @@ pub use factum_macros::{Event, Snapshot};
 #[doc(inline)]
 pub use factum_runtime::{
     BatchHandler, Config, ConfigError, Consumer, ConsumerError, ConsumerStats, Database,
-    DatabaseError, DatabaseSettings, ErrorKind, Handler, KafkaSettings, LaneError,
+    DatabaseError, DatabaseSettings, ErrorKind, EventReader, Handler, KafkaSettings, LaneError,
     MaintenanceReport, Outbox, Problem, Profile, Publication, PublishError, Relay, RelayError,
     RelayStats, SaslMechanism, Security, Service, ServiceBuilder, ServiceError, StartAt,
-    TombstonePolicy, Tx, UnknownPolicy, Window, maintain, migration, new_event_id,
+    TombstonePolicy, Tx, TypeStats, UnknownPolicy, Window, event_readers, maintain, migration,
+    new_event_id,
 };
 
 pub use bigdecimal;
@@ -147,3 +148,8 @@ pub mod __private {
 #[cfg(all(doctest, feature = "service"))]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+// And that of the page about versions.
+#[cfg(all(doctest, feature = "service"))]
+#[doc = include_str!("../../../docs/versions.md")]
+struct Versions;
