@@ -240,6 +240,20 @@ pub struct Successor {
     pub next: String,
 }
 
+impl Successor {
+    /// What the struct of the current version is called when the next one takes its name: `OrderConfirmedV1`. `None`
+    /// where there are versions between the two, whose structs are not known here.
+    fn old_struct(&self) -> Option<String> {
+        let version = |kind: &str| kind.parse::<EventType>().ok().map(|kind| kind.version());
+        let current = version(&self.current)?;
+        (version(&self.next)? == current.checked_add(1)?).then(|| {
+            let mark = format!("V{current}");
+            let plain = self.name.strip_suffix(&mark).unwrap_or(&self.name);
+            format!("{plain}{mark}")
+        })
+    }
+}
+
 /// One change.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Finding {
@@ -269,11 +283,7 @@ impl Finding {
     /// What to do: take the change back, or add a version.
     #[must_use]
     pub fn mend(&self, successor: &Successor) -> String {
-        let Successor {
-            current,
-            name,
-            next,
-        } = successor;
+        let Successor { current, next, .. } = successor;
         if !self.is_breaking() {
             return "run `FACTUM_CONTRACTS=update cargo test` and commit the lock file".to_owned();
         }
@@ -283,10 +293,15 @@ impl Finding {
                  `factum contract check --allow-removed {current}`"
             );
         }
-        let version = format!(
-            "leave `{current}` as it was and add `{next}`, a struct of its own with the change and with \
-             `#[event(kind = \"{next}\", supersedes = {name}, …)]`"
-        );
+        let version = match successor.old_struct() {
+            Some(old) => format!(
+                "leave `{current}` as it was, its struct called `{old}`, and add `{next}` with the change: \
+                 `#[event(kind = \"{next}\", supersedes = {old}, …)]`"
+            ),
+            None => format!(
+                "leave `{current}` as it was, and add `{next}` with the change, which supersedes the version before it"
+            ),
+        };
         match &self.retreat {
             Some(retreat) => format!("{retreat}; or {version}"),
             None => version,

@@ -96,8 +96,9 @@ impl fmt::Display for Document {
 /// Reads a record's value as a consumer of the contract does: the same verdict as that of the derived decoder, the
 /// same reason and path. `Ok(false)` for an event of another type, which a consumer skips.
 ///
-/// One limit: of an aggregate id whose Rust type has a text form of its own (an own `ToAggregateId`), the contract
-/// knows the form on the wire only, and the key is compared with that.
+/// Two limits. Of an aggregate id whose Rust type has a text form of its own (an own `ToAggregateId`), the contract
+/// knows the form on the wire only, and the key is compared with that. And an `aggregateId` that breaks a constraint is
+/// `aggregate_id` here and `invalid_field` to the decoder. A `validate` function is in no contract, and not run.
 ///
 /// ```
 /// # use factum_contract::document;

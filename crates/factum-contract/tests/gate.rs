@@ -296,7 +296,7 @@ fn is_committed(name: &str, text: &str) {
 }
 
 #[test]
-fn the_texts_are_those_that_were_reviewed() {
+fn the_texts_are_those_that_were_reviewed_and_the_page_on_events_shows_them() {
     let of = Crate::with(&confirmed());
     let says = |change: fn(&mut Contract)| of.says(&changed(change), Mode::Compare);
     is_committed(
@@ -344,6 +344,7 @@ fn the_texts_are_those_that_were_reviewed() {
         "order-changed.txt",
         &says(|contract| contract.fields.swap(1, 2)),
     );
+    the_page_on_events_shows_them();
 }
 
 #[test]
@@ -401,8 +402,8 @@ fn with_texts(page: &str) -> String {
     made + rest
 }
 
-#[test]
-fn the_page_on_events_shows_these_texts() {
+/// After the texts were written, where they are.
+fn the_page_on_events_shows_them() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/events.md");
     let page = fs::read_to_string(&path).expect("the page on events");
     let made = with_texts(&page);

@@ -453,6 +453,21 @@ struct CountTaken {
     count: Option<u32>,
 }
 
+/// One whose range ends where JavaScript's does.
+#[derive(Debug, Event)]
+#[event(
+    kind = "stock.counted.v1",
+    aggregate = "Stock",
+    topic = "stocks.counted",
+    unlocked,
+    crate = "factum_event"
+)]
+#[allow(dead_code, reason = "only the reader is looked at")]
+struct StockCounted {
+    #[event(aggregate_id, range(min = 1, max = 9_007_199_254_740_991))]
+    aggregate_id: u64,
+}
+
 /// Replaces one value somewhere by another, or takes it away.
 fn spoil(document: &mut Document, choose: &mut dyn FnMut(u64) -> u64) {
     const VALUES: [&str; 14] = [
@@ -520,7 +535,11 @@ fn agree<E: Event>(record: &str) -> Result<(), TestCaseError> {
         Decoded::Poison(poison) => Err(poison),
         Decoded::Tombstone => unreachable!("there is a value"),
     };
-    let place = |poison: factum_event::Poison| (poison.reason(), poison.path().to_owned());
+    let place = |poison: factum_event::Poison| {
+        // Whether the envelope's own id breaks a constraint or isn't of its type at all, a contract doesn't say.
+        let reason = (poison.path() != "$.aggregateId").then(|| poison.reason());
+        (reason, poison.path().to_owned())
+    };
     prop_assert_eq!(
         by_contract.map_err(place),
         by_type.map_err(place),
@@ -547,5 +566,11 @@ proptest! {
         agree::<CountTaken>(&event.to_string())?;
         spoil(&mut event, &mut choose);
         agree::<CountTaken>(&event.to_string())?;
+
+        let event = document::arbitrary(&StockCounted::contract(), &mut choose);
+        let mut event = event.expect("every shape has a value");
+        agree::<StockCounted>(&event.to_string())?;
+        spoil(&mut event, &mut choose);
+        agree::<StockCounted>(&event.to_string())?;
     }
 }

@@ -226,10 +226,10 @@ impl Declaration {
             let shape = field.shape();
             if is_envelopes_own(field) {
                 let (name, ty) = (&field.name, field.ty);
-                let shape = field
-                    .constraints
-                    .narrow(quote! { <#ty as __factum::Snapshot>::shape(__shapes) });
-                quote! { __factum::FieldShape::new(#name, __factum::in_envelope(#shape)), }
+                let shape = field.constraints.narrow(quote! {
+                    __factum::in_envelope(<#ty as __factum::Snapshot>::shape(__shapes))
+                });
+                quote! { __factum::FieldShape::new(#name, #shape), }
             } else {
                 shape
             }
