@@ -76,6 +76,7 @@ macro_rules! stages {
             pub(super) struct Posted {
                 #[event(aggregate_id)]
                 pub(super) account: String,
+                #[event(range(min = 0, max = 9_007_199_254_740_991))]
                 pub(super) seq: u64,
             }
 
@@ -84,6 +85,7 @@ macro_rules! stages {
             pub(super) struct Booked {
                 #[event(aggregate_id)]
                 pub(super) account: String,
+                #[event(range(min = 0, max = 9_007_199_254_740_991))]
                 pub(super) seq: u64,
                 pub(super) cause: Uuid,
             }

@@ -46,28 +46,32 @@ pub trait Entry: Event + Clone {
     fn note(&self) -> &str;
 }
 
-/// Declares a module with an event type `Posted` on a topic of its own.
+/// Declares a module with an event type on a topic of its own: `Posted`, unless another name is given.
 #[macro_export]
 macro_rules! entry_on_topic {
     ($module:ident, $topic:tt) => {
         $crate::entry_on_topic!($module, $topic, "account.posted.v1");
     };
     ($module:ident, $topic:tt, $kind:tt) => {
+        $crate::entry_on_topic!($module, $topic, $kind, Posted);
+    };
+    ($module:ident, $topic:tt, $kind:tt, $event:ident) => {
         mod $module {
             use $crate::factum;
 
             #[derive(Debug, Clone, PartialEq, factum::Event)]
             #[event(kind = $kind, aggregate = "Account", topic = $topic, unlocked)]
-            pub(crate) struct Posted {
+            pub(crate) struct $event {
                 #[event(aggregate_id)]
                 pub(crate) account: String,
+                #[event(range(min = 0, max = 9_007_199_254_740_991))]
                 pub(crate) seq: u64,
                 pub(crate) note: String,
             }
 
-            impl $crate::Entry for Posted {
+            impl $crate::Entry for $event {
                 fn entry(account: &str, seq: u64, note: &str) -> Self {
-                    Posted {
+                    $event {
                         account: account.to_owned(),
                         seq,
                         note: note.to_owned(),
@@ -75,6 +79,126 @@ macro_rules! entry_on_topic {
                 }
                 fn account(&self) -> &str {
                     &self.account
+                }
+                fn seq(&self) -> u64 {
+                    self.seq
+                }
+                fn note(&self) -> &str {
+                    &self.note
+                }
+            }
+        }
+    };
+}
+
+/// Declares a module with two versions of an event on one topic: `OrderConfirmedV1`, which has cents, and
+/// `OrderConfirmed`, v2, which has an amount and a currency. `supersedes` links them. A second topic is v1's.
+///
+/// A note `strange` makes an order whose v1 can't be made into v2.
+#[macro_export]
+macro_rules! orders_on_topic {
+    ($module:ident, $topic:tt) => {
+        $crate::orders_on_topic!($module, $topic, $topic);
+    };
+    ($module:ident, $topic:tt, $old_topic:tt) => {
+        mod $module {
+            use $crate::factum;
+
+            #[derive(Debug, Clone, PartialEq, factum::Event)]
+            #[event(kind = "order.confirmed.v1", aggregate = "Order", topic = $old_topic, unlocked)]
+            pub(crate) struct OrderConfirmedV1 {
+                #[event(aggregate_id)]
+                pub(crate) order: String,
+                #[event(range(max = 9_007_199_254_740_991))]
+                pub(crate) seq: u64,
+                pub(crate) note: String,
+                pub(crate) cents: u32,
+            }
+
+            #[derive(Debug, Clone, PartialEq, factum::Event)]
+            #[event(
+                                                                kind = "order.confirmed.v2",
+                                                                aggregate = "Order",
+                                                                topic = $topic,
+                                                                unlocked,
+                                                                supersedes = OrderConfirmedV1
+                                                            )]
+            pub(crate) struct OrderConfirmed {
+                #[event(aggregate_id)]
+                pub(crate) order: String,
+                #[event(range(max = 9_007_199_254_740_991))]
+                pub(crate) seq: u64,
+                pub(crate) note: String,
+                #[event(range(max = 9_007_199_254_740_991))]
+                pub(crate) amount: u64,
+                pub(crate) currency: String,
+            }
+
+            impl TryFrom<OrderConfirmedV1> for OrderConfirmed {
+                type Error = factum::ConversionError;
+
+                fn try_from(v1: OrderConfirmedV1) -> Result<Self, factum::ConversionError> {
+                    if v1.note == "strange" {
+                        return Err(factum::ConversionError::new("note", "no strange one"));
+                    }
+                    Ok(OrderConfirmed {
+                        order: v1.order,
+                        seq: v1.seq,
+                        note: v1.note,
+                        amount: v1.cents.into(),
+                        currency: "EUR".to_owned(),
+                    })
+                }
+            }
+
+            impl TryFrom<&OrderConfirmed> for OrderConfirmedV1 {
+                type Error = factum::ConversionError;
+
+                fn try_from(v2: &OrderConfirmed) -> Result<Self, factum::ConversionError> {
+                    let cents = v2.amount.try_into();
+                    Ok(OrderConfirmedV1 {
+                        order: v2.order.clone(),
+                        seq: v2.seq,
+                        note: v2.note.clone(),
+                        cents: cents.map_err(|_| {
+                            factum::ConversionError::new("amount", "at most 4294967295")
+                        })?,
+                    })
+                }
+            }
+
+            impl $crate::Entry for OrderConfirmedV1 {
+                fn entry(order: &str, seq: u64, note: &str) -> Self {
+                    OrderConfirmedV1 {
+                        order: order.to_owned(),
+                        seq,
+                        note: note.to_owned(),
+                        cents: 1050,
+                    }
+                }
+                fn account(&self) -> &str {
+                    &self.order
+                }
+                fn seq(&self) -> u64 {
+                    self.seq
+                }
+                fn note(&self) -> &str {
+                    &self.note
+                }
+            }
+
+            impl $crate::Entry for OrderConfirmed {
+                fn entry(order: &str, seq: u64, note: &str) -> Self {
+                    OrderConfirmed {
+                        order: order.to_owned(),
+                        seq,
+                        note: note.to_owned(),
+                        amount: 1050,
+                        currency: "EUR".to_owned(),
+                    }
+                }
+                fn account(&self) -> &str {
+                    &self.order
                 }
                 fn seq(&self) -> u64 {
                     self.seq

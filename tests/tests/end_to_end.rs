@@ -16,9 +16,9 @@ on_both_brokers!(
 );
 
 entry_on_topic!(first, "t.first");
-entry_on_topic!(second, "t.second", "account.settled.v1");
+entry_on_topic!(second, "t.second", "account.settled.v1", Settled);
 
-/// Writes an effect and publishes a `second::Posted` for each `first::Posted`.
+/// Writes an effect and publishes a `second::Settled` for each `first::Posted`.
 struct Settling(Recorder);
 
 impl Handler<first::Posted> for Settling {
@@ -28,7 +28,7 @@ impl Handler<first::Posted> for Settling {
         tx: &mut Tx<'_>,
     ) -> Result<(), HandlerError> {
         // Published first, so that a failing handler has something to lose.
-        let settled = second::Posted::entry(event.account(), event.seq(), "");
+        let settled = second::Settled::entry(event.account(), event.seq(), "");
         tx.publish(settled.occurred_at(event.occurred_at())).await?;
         Handler::<first::Posted>::handle(&self.0, event, tx).await
     }
@@ -36,7 +36,7 @@ impl Handler<first::Posted> for Settling {
 
 async fn from_a_business_transaction_to_the_second_consumer(on: On) {
     let scene = Scene::new::<first::Posted>(on, 3).await;
-    scene.broker.create_topic(second::Posted::TOPIC, 2).await;
+    scene.broker.create_topic(second::Settled::TOPIC, 2).await;
     let trace: TraceContext = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
         .parse()
         .unwrap();
@@ -60,7 +60,7 @@ async fn from_a_business_transaction_to_the_second_consumer(on: On) {
     let settling = Consumer::named("test-settling")
         .handler::<first::Posted>(Settling(Recorder::of("test-settling")));
     let reading = Consumer::named("test-reading")
-        .batch_handler::<second::Posted>(Recorder::of("test-reading"));
+        .batch_handler::<second::Settled>(Recorder::of("test-reading"));
     let running = Running::start(
         Service::builder(scene.config(&[]))
             .relay()
@@ -96,7 +96,7 @@ async fn from_a_business_transaction_to_the_second_consumer(on: On) {
             .await,
         0
     );
-    for topic in [first::Posted::TOPIC, second::Posted::TOPIC] {
+    for topic in [first::Posted::TOPIC, second::Settled::TOPIC] {
         for record in scene.broker.records(topic).await {
             let header = |name: &str| {
                 String::from_utf8(record.header(name).expect("the header is there").to_vec())
@@ -156,7 +156,7 @@ async fn a_failed_handler_publishes_nothing(on: On) {
             event: &Envelope<failing::Posted>,
             tx: &mut Tx<'_>,
         ) -> Result<(), HandlerError> {
-            let settled = second::Posted::entry(event.account(), event.seq(), "");
+            let settled = second::Settled::entry(event.account(), event.seq(), "");
             tx.publish(settled.occurred_at(event.occurred_at())).await?;
             Handler::<failing::Posted>::handle(&self.0, event, tx).await
         }

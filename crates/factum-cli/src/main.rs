@@ -1,12 +1,13 @@
-//! The `factum` command: migrations, and a relay on its own.
+//! The `factum` command: migrations, a relay on its own, and the contracts of events.
 //!
 //! Data goes to stdout; errors, notes and logs to stderr. With `--json` the last line of stdout is
 //! one JSON object. Exit codes: see [`outcome::Exit`].
 
-mod contract_export;
+mod contract;
 mod migrate;
 mod outcome;
 mod relay;
+mod target;
 
 use std::process::ExitCode;
 
@@ -17,7 +18,7 @@ use clap::{Parser, Subcommand};
 #[command(
     name = "factum",
     version,
-    after_help = "Exit codes: 0 done; 1 failed, or something is pending; 2 wrong usage; 3 the database is away (`migrate`).\n\n\
+    after_help = "Exit codes: 0 done; 1 failed, or something is pending or broken; 2 wrong usage; 3 the database is away (`migrate`, `contract readers`).\n\n\
                   Example:\n  DATABASE_URL=postgres://orders:…@localhost:5432/orders factum migrate up"
 )]
 struct Cli {
@@ -29,23 +30,16 @@ struct Cli {
 enum Command {
     /// Make Factum's tables, or say what is pending
     Migrate(migrate::Options),
-    /// Write the contracts of events for other languages
-    #[command(subcommand)]
-    Contract(Contract),
+    /// Compare the contracts of events with those that are published, list and show them
+    Contract(contract::Options),
     /// Send the outbox's rows to Kafka, in a process that does nothing else
     Relay(relay::Options),
-}
-
-#[derive(Debug, Subcommand)]
-enum Contract {
-    /// Write what the lock files say as TypeScript, JSON Schema or AsyncAPI
-    Export(contract_export::Options),
 }
 
 fn main() -> ExitCode {
     // clap itself ends with 2 on wrong usage.
     let result = match Cli::parse().command {
-        Command::Contract(Contract::Export(options)) => contract_export::run(&options),
+        Command::Contract(options) => contract::run(&options),
         Command::Migrate(options) => migrate::run(&options),
         Command::Relay(options) => relay::run(&options),
     };

@@ -4,15 +4,13 @@ use std::fmt::Write as _;
 
 use clap::{Args, Subcommand};
 use factum_runtime::migration::{self, MigrationError, MigrationStatus};
-use factum_runtime::{Database, DatabaseError, DatabaseSettings, ErrorKind, Window, maintain};
-use serde_json::{Value, json};
+use factum_runtime::{Database, DatabaseError, ErrorKind, Window, maintain};
+use serde_json::json;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use crate::outcome::{self, Exit, Failure, Hint, Report};
-
-/// Connections that a migration needs: one for itself, one for the partitions.
-const CONNECTIONS: u32 = 2;
+use crate::outcome::{self, Exit, Failure, Report};
+use crate::target::{Done, Target};
 
 #[derive(Debug, Args)]
 pub(crate) struct Options {
@@ -51,21 +49,13 @@ enum Command {
                       Example:\n  factum migrate sql > migrations/0001_factum.sql"
     )]
     Sql {
+        /// Only the migrations above this one: for a database that has the others, see `status`
+        #[arg(long, value_name = "VERSION", default_value_t = 0)]
+        above: i32,
         /// Print one JSON object with the script in it
         #[arg(long)]
         json: bool,
     },
-}
-
-/// The database. Its URL holds a password, so it is no argument: arguments show in process lists.
-#[derive(Debug, Args)]
-struct Target {
-    /// The environment variable that holds the database's URL
-    #[arg(long, value_name = "NAME", default_value = "DATABASE_URL")]
-    database_url_env: String,
-    /// End stdout with one JSON object on one line
-    #[arg(long)]
-    json: bool,
 }
 
 pub(crate) fn run(options: &Options) -> Result<Report, Failure> {
@@ -73,101 +63,13 @@ pub(crate) fn run(options: &Options) -> Result<Report, Failure> {
         Command::Up {
             target,
             dedup_window_days,
-        } => target.with_database("factum.migrate.up/1", async |db| {
-            up(db, *dedup_window_days).await
-        }),
-        Command::Status { target } => target.with_database("factum.migrate.status/1", status),
-        Command::Sql { json } => Ok(sql(*json)),
-    }
-}
-
-/// What a command did with the database: a text, an exit code, fields for the JSON object.
-type Done = (String, Exit, Value);
-
-impl Target {
-    fn with_database(
-        &self,
-        schema: &'static str,
-        work: impl AsyncFnOnce(&Database) -> Result<Done, MigrationError>,
-    ) -> Result<Report, Failure> {
-        let schema_if_asked = self.json.then_some(schema);
-        let failure = |exit, what, place: String, mend: &str| Failure {
-            what,
-            hint: Some(Hint {
-                place,
-                mend: mend.to_owned(),
-            }),
-            exit,
-            schema: schema_if_asked,
-        };
-        let name = &self.database_url_env;
-        let url = match std::env::var(name) {
-            Ok(url) if !url.trim().is_empty() => url.trim().to_owned(),
-            _ => {
-                return Err(failure(
-                    Exit::Usage,
-                    format!("{name} is not set"),
-                    "the environment".to_owned(),
-                    &format!(
-                        "set it, for example {name}=postgres://user:password@localhost:5432/orders, \
-                         or name another variable with --database-url-env"
-                    ),
-                ));
-            }
-        };
-        if !(url.starts_with("postgres://") || url.starts_with("postgresql://")) {
-            return Err(failure(
-                Exit::Usage,
-                format!("{name} is not a PostgreSQL URL"),
-                format!("the environment variable {name}"),
-                "write postgres://user:password@host:5432/database, with / ? # @ : and % of the \
-                 password percent-encoded",
-            ));
-        }
-        let settings = DatabaseSettings {
-            max_connections: CONNECTIONS,
-            application_name: "factum-migrate".to_owned(),
-            ..DatabaseSettings::new(url.into())
-        };
-        let place = format!("the database that {name} names");
-        let runtime = match tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-        {
-            Ok(runtime) => runtime,
-            Err(error) => {
-                return Err(failure(
-                    Exit::Failed,
-                    format!("the runtime does not start: {error}"),
-                    "this process".to_owned(),
-                    "look at its limits (open files, threads)",
-                ));
-            }
-        };
-        let result = runtime.block_on(async {
-            let db = Database::connect(&settings).await?;
-            work(&db).await
-        });
-        match result {
-            Ok((text, exit, Value::Object(fields))) => Ok(Report {
-                text,
-                exit,
-                json: self.json.then(|| {
-                    let mut closing = outcome::json(schema, exit);
-                    closing.extend(fields);
-                    closing
-                }),
-            }),
-            Ok((text, exit, _)) => Ok(Report {
-                text,
-                exit,
-                json: None,
-            }),
-            Err(error) => {
-                let (exit, mend) = mend(&error, name);
-                Err(failure(exit, error.to_string(), place, &mend))
-            }
-        }
+        } => target.with_database(
+            "factum.migrate.up/1",
+            async |db| up(db, *dedup_window_days).await,
+            mend,
+        ),
+        Command::Status { target } => target.with_database("factum.migrate.status/1", status, mend),
+        Command::Sql { above, json } => Ok(sql(*above, *json)),
     }
 }
 
@@ -275,8 +177,8 @@ fn applied_at(migration: &MigrationStatus) -> Option<String> {
         .and_then(|at| at.replace_nanosecond(0).ok()?.format(&Rfc3339).ok())
 }
 
-fn sql(json: bool) -> Report {
-    let script = migration::sql();
+fn sql(above: i32, json: bool) -> Report {
+    let script = migration::sql_above(above);
     if json {
         let mut fields = outcome::json("factum.migrate.sql/1", Exit::Done);
         fields.insert("sql".to_owned(), script.into());

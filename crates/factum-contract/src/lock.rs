@@ -14,6 +14,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use factum_event::{Amount, AmountBound, CodeList, Contract, EventType, FieldShape, Shape};
 use serde::{Deserialize, Serialize};
 
+use crate::document;
+
 /// The folder of the lock files, beside a crate's `Cargo.toml`.
 pub const FOLDER: &str = "contracts";
 
@@ -306,6 +308,12 @@ fn check(contract: &Contract) -> Result<(), LockFault> {
                 return Err(senseless(format!(
                     "the snapshot `{name}` is not among the definitions"
                 )));
+            }
+            Shape::Text {
+                pattern: Some(pattern),
+                ..
+            } if !document::is_pattern(pattern) => {
+                return Err(senseless(format!("`{pattern}` is no pattern")));
             }
             Shape::Amount { min, max, .. } => {
                 for bound in [min, max].into_iter().flatten() {

@@ -254,12 +254,22 @@ impl Content {
 #[doc(hidden)]
 #[must_use]
 pub fn in_envelope(shape: Shape) -> Shape {
+    let safe = i128::from(MAX_SAFE_INTEGER);
     match shape {
+        // Text has no limit of JavaScript's: an integer that was cut down to it has all of its 64 bits here.
         Shape::Integer {
             min, max, not_zero, ..
         } => Shape::Integer {
-            min,
-            max,
+            min: if min == -safe {
+                i128::from(i64::MIN)
+            } else {
+                min
+            },
+            max: match max {
+                max if max != safe => max,
+                _ if min < 0 => i128::from(i64::MAX),
+                _ => i128::from(u64::MAX),
+            },
             not_zero,
             text: true,
         },

@@ -1,8 +1,9 @@
 //! From the bytes of a record to an event: three outcomes and no exception.
 
-use std::any::Any;
+use std::any::{Any, TypeId};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 
 use time::OffsetDateTime;
 
@@ -15,6 +16,7 @@ use crate::json::{self, Node};
 use crate::poison::{Poison, PoisonReason};
 use crate::read::ObjectReader;
 use crate::timestamp;
+use crate::version::{ReadAs, read_as};
 
 /// How large a record may be to be decoded. Anything beyond is poison.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +42,9 @@ impl Default for DecodeLimits {
 
 /// The event types that a consumer knows (CFG-3). What isn't registered is never decoded.
 ///
+/// A type that supersedes others (`#[event(…, supersedes = …)]`) is also read from records of those, unless they
+/// are registered themselves.
+///
 /// ```
 /// # extern crate factum_event as factum;
 /// # use factum_macros::Event;
@@ -49,7 +54,7 @@ impl Default for DecodeLimits {
 /// #[event(kind = "order.cancelled.v1", aggregate = "Order", topic = "orders.cancelled")]
 /// struct OrderCancelled {
 ///     #[event(aggregate_id)]
-///     order_id: u64,
+///     order_id: u32,
 /// }
 ///
 /// let registry = Registry::new().with::<OrderCancelled>();
@@ -67,15 +72,71 @@ impl Default for DecodeLimits {
 /// ```
 #[derive(Clone, Default)]
 pub struct Registry {
+    /// By the type of the record, which is the event's own.
     decoders: BTreeMap<&'static str, Decoder>,
+    /// By the type of the record, which is an older one than the event's.
+    upcasts: BTreeMap<&'static str, Upcasts>,
     limits: DecodeLimits,
 }
 
-#[derive(Clone, Copy)]
+#[derive(Clone)]
 struct Decoder {
-    rust_type: std::any::TypeId,
+    /// The type of the event that comes out.
+    event_type: &'static str,
+    rust_type: TypeId,
+    /// What the event supersedes.
+    lineage: Arc<[TypeId]>,
+    /// Of the record.
     aggregate_type: &'static str,
-    read: fn(&ObjectReader<'_>, &Head<'_>) -> Result<AnyEnvelope, Poison>,
+    /// Of the record.
+    topic: &'static str,
+    read: Arc<Read>,
+}
+
+type Read = dyn Fn(&ObjectReader<'_>, &Head<'_>) -> Result<AnyEnvelope, Poison> + Send + Sync;
+
+/// The registered types that a record of some older type can be made into.
+#[derive(Clone, Default)]
+struct Upcasts {
+    candidates: Vec<Decoder>,
+    /// The place of the one that all the others supersede, if there is one.
+    nearest: Option<usize>,
+}
+
+impl Upcasts {
+    fn add(&mut self, candidate: Decoder) {
+        if !self
+            .candidates
+            .iter()
+            .any(|known| known.rust_type == candidate.rust_type)
+        {
+            self.candidates.push(candidate);
+        }
+        self.nearest = self.candidates.iter().position(|near| {
+            let supersede = |far: &Decoder| far.lineage.contains(&near.rust_type);
+            let mut others = self
+                .candidates
+                .iter()
+                .filter(|far| far.rust_type != near.rust_type);
+            others.all(supersede)
+        });
+    }
+
+    fn decoder(&self) -> Option<&Decoder> {
+        self.candidates.get(self.nearest.unwrap_or(0))
+    }
+}
+
+/// A type of records that a consumer takes, see [`Registry::taken_types`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub struct TakenType {
+    /// The type of the records.
+    pub event_type: &'static str,
+    /// The type that the handler gets: the same, or a newer one that the records are made into.
+    pub taken_as: &'static str,
+    /// The topic that carries the records.
+    pub topic: &'static str,
 }
 
 /// The envelope's fields of a record whose type is registered.
@@ -117,19 +178,82 @@ impl Registry {
                 event_type: E::EVENT_TYPE,
             });
         }
-        let decoder = Decoder {
-            rust_type: std::any::TypeId::of::<E>(),
-            aggregate_type: E::AGGREGATE_TYPE,
-            read: read_event::<E>,
+        let superseded = E::superseded();
+        let lineage: Arc<[TypeId]> = superseded.iter().map(|older| older.rust_type).collect();
+        let rust_type = TypeId::of::<E>();
+        let decoder = |record_type, aggregate_type, topic, read: Arc<ReadAs<E>>| Decoder {
+            event_type: E::EVENT_TYPE,
+            rust_type,
+            lineage: lineage.clone(),
+            aggregate_type,
+            topic,
+            read: Arc::new(move |object: &ObjectReader<'_>, head: &Head<'_>| {
+                Ok(wrap(read(object, head.aggregate_id)?, record_type, head))
+            }),
         };
-        match self.decoders.insert(E::EVENT_TYPE, decoder) {
-            Some(earlier) if earlier.rust_type != decoder.rust_type => {
-                Err(RegistryError::TypeTaken {
-                    event_type: E::EVENT_TYPE,
-                })
-            }
-            _ => Ok(self),
+        let own = Arc::new(|object: &ObjectReader<'_>, id: &str| read_as::<E>(object, id));
+        let own = decoder(E::EVENT_TYPE, E::AGGREGATE_TYPE, E::TOPIC, own);
+        if let Some(earlier) = self.decoders.insert(E::EVENT_TYPE, own)
+            && earlier.rust_type != rust_type
+        {
+            return Err(RegistryError::TypeTaken {
+                event_type: E::EVENT_TYPE,
+            });
         }
+        for older in superseded {
+            let upcast = decoder(
+                older.event_type,
+                older.aggregate_type,
+                older.topic,
+                older.read,
+            );
+            self.upcasts
+                .entry(older.event_type)
+                .or_default()
+                .add(upcast);
+        }
+        Ok(self)
+    }
+
+    /// What is ambiguous: types that two registered ones supersede, of which neither supersedes the other, and
+    /// that aren't registered themselves. A service with such a consumer doesn't start. Decoding takes the one
+    /// that was registered first.
+    pub fn conflicts(&self) -> Vec<RegistryError> {
+        let ambiguous = self.upcasts.iter().filter(|(event_type, upcasts)| {
+            upcasts.nearest.is_none() && !self.decoders.contains_key(*event_type)
+        });
+        ambiguous
+            .map(|(event_type, upcasts)| RegistryError::Ambiguous {
+                event_type,
+                first: upcasts.candidates[0].event_type,
+                second: upcasts.candidates[1].event_type,
+            })
+            .collect()
+    }
+
+    /// Every type of records that is taken, sorted by it: the registered ones, and the older ones that are made
+    /// into them.
+    pub fn taken_types(&self) -> Vec<TakenType> {
+        let types: std::collections::BTreeSet<&'static str> = self
+            .decoders
+            .keys()
+            .chain(self.upcasts.keys())
+            .copied()
+            .collect();
+        let taken = |event_type| {
+            let decoder = self.decoder(event_type)?;
+            Some(TakenType {
+                event_type,
+                taken_as: decoder.event_type,
+                topic: decoder.topic,
+            })
+        };
+        types.into_iter().filter_map(taken).collect()
+    }
+
+    fn decoder(&self, record_type: &str) -> Option<&Decoder> {
+        let upcast = || self.upcasts.get(record_type)?.decoder();
+        self.decoders.get(record_type).or_else(upcast)
     }
 
     /// Sets other limits than the default ones.
@@ -169,7 +293,7 @@ impl Registry {
         let object = ObjectReader::root(entries);
 
         let event_type = read_event_type(&object)?;
-        let Some(decoder) = self.decoders.get(event_type) else {
+        let Some(decoder) = self.decoder(event_type) else {
             return Ok(Decoded::Unknown {
                 event_type: event_type.to_owned(),
             });
@@ -218,6 +342,19 @@ pub enum RegistryError {
     MalformedType {
         /// What stands in [`Event::EVENT_TYPE`].
         event_type: &'static str,
+    },
+    /// Two registered types supersede it, and neither supersedes the other.
+    #[error(
+        "both \"{first}\" and \"{second}\" supersede \"{event_type}\": let one of them supersede the other, or \
+         register a type for \"{event_type}\" itself (EVT-3)"
+    )]
+    Ambiguous {
+        /// The type of the records.
+        event_type: &'static str,
+        /// One type that takes them.
+        first: &'static str,
+        /// Another.
+        second: &'static str,
     },
 }
 
@@ -277,10 +414,7 @@ fn read_event_type<'a>(object: &ObjectReader<'a>) -> Result<&'a str, Poison> {
     }
 }
 
-fn read_head<'a>(
-    object: &ObjectReader<'a>,
-    aggregate_type: &'static str,
-) -> Result<Head<'a>, Poison> {
+fn read_head<'a>(object: &ObjectReader<'a>, aggregate_type: &str) -> Result<Head<'a>, Poison> {
     let text = |name| match object.value(name) {
         Some(Node::Text(text)) => Some(&**text),
         _ => None,
@@ -318,28 +452,53 @@ fn read_head<'a>(
     })
 }
 
-fn read_event<E: Event>(object: &ObjectReader<'_>, head: &Head<'_>) -> Result<AnyEnvelope, Poison> {
-    let event = E::read_fields(object)?;
-    // The key decides the order of events. If it told of another aggregate than the event does,
-    // one of the two would be wrong, and nobody could say which.
-    let aggregate_id = match event.aggregate_id() {
-        Ok(id) if id.as_str() == head.aggregate_id => id,
-        _ => {
-            let expected = "the same id as in the event's own field";
-            return Err(Poison::new(
-                PoisonReason::AggregateId,
-                "$.aggregateId",
-                expected,
-            ));
-        }
+/// Reads a record as a registry does, with a reader of one's own for the fields: for an event that is known by its
+/// contract and not as a Rust type. `read` gets the fields and the key, and says whether the key is the one that the
+/// fields tell of. `Ok(false)` for another event type.
+pub fn read_record(
+    bytes: &[u8],
+    event_type: &str,
+    aggregate_type: &str,
+    limits: DecodeLimits,
+    read: impl FnOnce(&ObjectReader<'_>, &str) -> Result<bool, Poison>,
+) -> Result<bool, Poison> {
+    let root = parse_object(bytes, limits)?;
+    let Node::Object(entries) = &root else {
+        return Err(whole(PoisonReason::NotObject, "a JSON object"));
     };
-    Ok(AnyEnvelope {
+    let object = ObjectReader::root(entries);
+    if read_event_type(&object)? != event_type {
+        return Ok(false);
+    }
+    let head = read_head(&object, aggregate_type)?;
+    if !read(&object, head.aggregate_id)? {
+        return Err(foreign_key());
+    }
+    match json::find_nul(&root) {
+        None => Ok(true),
+        Some(path) => Err(Poison::new(PoisonReason::Nul, path, "text without U+0000")),
+    }
+}
+
+/// The key tells of another aggregate than the event's own field does.
+fn foreign_key() -> Poison {
+    let expected = "the same id as in the event's own field";
+    Poison::new(PoisonReason::AggregateId, "$.aggregateId", expected)
+}
+
+fn wrap<E: Event>(
+    (event, aggregate_id): (E, AggregateId),
+    sent_as: &'static str,
+    head: &Head<'_>,
+) -> AnyEnvelope {
+    AnyEnvelope {
         id: head.id,
         event_type: E::EVENT_TYPE,
+        sent_as,
         aggregate_id,
         occurred_at: head.occurred_at,
         envelope: Box::new(Envelope::new(head.id, event, head.occurred_at)),
-    })
+    }
 }
 
 /// What a record is. There is no fifth case and no exception.
@@ -374,10 +533,10 @@ impl Decoded {
 ///
 /// # #[derive(Debug, Event)]
 /// # #[event(kind = "order.cancelled.v1", aggregate = "Order", topic = "orders.cancelled")]
-/// # struct OrderCancelled { #[event(aggregate_id)] order_id: u64 }
+/// # struct OrderCancelled { #[event(aggregate_id)] order_id: u32 }
 /// # #[derive(Debug, Event)]
 /// # #[event(kind = "order.paid.v1", aggregate = "Order", topic = "orders.paid")]
-/// # struct OrderPaid { #[event(aggregate_id)] order_id: u64 }
+/// # struct OrderPaid { #[event(aggregate_id)] order_id: u32 }
 /// # let bytes = OrderCancelled { order_id: 7 }
 /// #     .occurred_at(time::OffsetDateTime::UNIX_EPOCH).with_id(EventId::floor(0)).encode()?;
 /// let registry = Registry::new().with::<OrderCancelled>().with::<OrderPaid>();
@@ -390,6 +549,7 @@ impl Decoded {
 pub struct AnyEnvelope {
     id: EventId,
     event_type: &'static str,
+    sent_as: &'static str,
     aggregate_id: AggregateId,
     occurred_at: OffsetDateTime,
     /// An `Envelope<E>` of the `E` with this event type.
@@ -405,6 +565,11 @@ impl AnyEnvelope {
     /// The type of the event, such as `order.confirmed.v1`.
     pub fn event_type(&self) -> &'static str {
         self.event_type
+    }
+
+    /// The type that the record had: [`event_type`](Self::event_type), or an older one that it supersedes.
+    pub fn sent_as(&self) -> &'static str {
+        self.sent_as
     }
 
     /// The id of the aggregate.
@@ -436,6 +601,7 @@ impl AnyEnvelope {
         let AnyEnvelope {
             id,
             event_type,
+            sent_as,
             aggregate_id,
             occurred_at,
             envelope,
@@ -446,6 +612,7 @@ impl AnyEnvelope {
             .map_err(|envelope| AnyEnvelope {
                 id,
                 event_type,
+                sent_as,
                 aggregate_id,
                 occurred_at,
                 envelope,

@@ -1,6 +1,9 @@
 //! Writing an event as JSON, and what makes it impossible.
 
+use std::borrow::Cow;
+
 use crate::aggregate_id::AggregateIdError;
+use crate::constraint::{Place, Violation, rule};
 use crate::path::Path;
 use crate::snapshot::{Snapshot, SnapshotText};
 
@@ -65,6 +68,18 @@ pub enum EncodeError {
         path: String,
         /// How many levels are allowed.
         limit: u32,
+    },
+    /// A value breaks a constraint of its field, so every reader would refuse the event.
+    #[error(
+        "{path} breaks the rule `{rule}`: expected {expected}; mend the value before publishing"
+    )]
+    Invalid {
+        /// Where.
+        path: String,
+        /// The rule's stable name, as in [`Poison::rule`](crate::Poison::rule).
+        rule: &'static str,
+        /// What the rule asks for.
+        expected: Cow<'static, str>,
     },
     /// The event is larger than readers accept.
     #[error(
@@ -159,6 +174,26 @@ impl<'w> ValueWriter<'w> {
     /// Where the value will stand, such as `$.items[3].price`.
     pub fn path(&self) -> String {
         self.path.render()
+    }
+
+    /// The place, for checks.
+    #[doc(hidden)]
+    pub fn place(&self) -> Place<'w> {
+        Place(self.path)
+    }
+
+    /// Writes the text that the catch-all of an enum keeps. One that a variant names would be read back as
+    /// that variant, and so as another value than the one published.
+    #[doc(hidden)]
+    pub fn other(self, text: &str, named: &[&str]) -> Result<Written, EncodeError> {
+        if named.contains(&text) {
+            return Err(EncodeError::from(Violation {
+                path: self.path(),
+                rule: rule::CHOICE,
+                expected: "the variant that names this value, not the catch-all".into(),
+            }));
+        }
+        self.text(text)
     }
 
     /// Writes `null`.
@@ -307,6 +342,12 @@ pub struct ObjectWriter<'w> {
 }
 
 impl ObjectWriter<'_> {
+    /// The place, for checks.
+    #[doc(hidden)]
+    pub fn place(&self) -> Place<'_> {
+        Place(self.path)
+    }
+
     /// Writes a field, or nothing if the value is absent ([`Snapshot::is_absent`]).
     ///
     /// # Errors

@@ -10,6 +10,7 @@ use crate::encode::{EncodeError, Output, ValueWriter};
 use crate::event::Event;
 use crate::event_id::EventId;
 use crate::timestamp;
+use crate::version::VersionVisitor;
 
 /// An event with its id and the time when it happened. It derefs to the event.
 ///
@@ -23,7 +24,7 @@ use crate::timestamp;
 /// #[event(kind = "order.cancelled.v1", aggregate = "Order", topic = "orders.cancelled")]
 /// struct OrderCancelled {
 ///     #[event(aggregate_id)]
-///     order_id: u64,
+///     order_id: u32,
 ///     reason: Option<String>,
 /// }
 ///
@@ -116,6 +117,18 @@ impl<E: Event> Envelope<E> {
             });
         }
         Ok(bytes)
+    }
+
+    /// Shows every version in which this fact is published to the visitor: first the event as it is, then each
+    /// version that it supersedes, with the same id, time and key (listing fault 7). An event that supersedes
+    /// nothing has one.
+    ///
+    /// # Errors
+    ///
+    /// A [`VersionError`](crate::VersionError) when an older version can't be made; else the visitor's own.
+    pub fn visit_versions<V: VersionVisitor>(&self, visitor: &mut V) -> Result<(), V::Error> {
+        visitor.version(self)?;
+        E::visit_superseded(self, visitor)
     }
 }
 

@@ -10,6 +10,7 @@ use crate::event_id::EventId;
 use crate::poison::Poison;
 use crate::read::ObjectReader;
 use crate::timestamp;
+use crate::version::{Superseded, VersionVisitor};
 
 /// A fact of the domain, as an immutable plain type (EVT-4). Made by `#[derive(Event)]`.
 ///
@@ -73,6 +74,28 @@ pub trait Event: Sized + Send + Sync + 'static {
     ///
     /// A [`Poison`] when a field is missing or doesn't fit.
     fn read_fields(from: &ObjectReader<'_>) -> Result<Self, Poison>;
+
+    /// Shows the versions that this type supersedes to the visitor, the newest first. Written by the derive for
+    /// `supersedes = …`; [`Envelope::visit_versions`] calls it.
+    ///
+    /// # Errors
+    ///
+    /// A version can't be made, or the visitor's own.
+    #[doc(hidden)]
+    fn visit_superseded<V: VersionVisitor>(
+        envelope: &Envelope<Self>,
+        visitor: &mut V,
+    ) -> Result<(), V::Error> {
+        let _ = (envelope, visitor);
+        Ok(())
+    }
+
+    /// The older versions that a reader of this type takes, too, the newest first. Written by the derive for
+    /// `supersedes = …`.
+    #[doc(hidden)]
+    fn superseded() -> Vec<Superseded<Self>> {
+        Vec::new()
+    }
 
     /// Says when the event happened in the business: an argument, never the clock (EVT-2).
     ///

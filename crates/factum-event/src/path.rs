@@ -18,7 +18,34 @@ pub(crate) enum Path<'a> {
 
 impl Path<'_> {
     pub(crate) fn render(&self) -> String {
+        self.render_before(Vec::new())
+    }
+
+    /// Renders the path with more of it: `relative` is such as `items[3].price`, or empty.
+    pub(crate) fn render_with(&self, relative: &str) -> String {
         let mut segments = Vec::new();
+        for step in relative.split('.').filter(|step| !step.is_empty()) {
+            let (name, indices) = step.split_at(step.find('[').unwrap_or(step.len()));
+            if !name.is_empty() {
+                segments.push(Segment::field(name));
+            }
+            for index in indices.split_inclusive(']') {
+                let index = index
+                    .strip_prefix('[')
+                    .and_then(|rest| rest.strip_suffix(']'));
+                segments.push(match index.map(|index| (index, index.parse())) {
+                    Some((_, Ok(index))) => Segment::Index(index),
+                    Some(("*", _)) => Segment::Entry,
+                    _ => Segment::HiddenField,
+                });
+            }
+        }
+        segments.reverse();
+        self.render_before(segments)
+    }
+
+    /// `segments` go from the fault outwards, and this path goes on.
+    fn render_before(&self, mut segments: Vec<Segment>) -> String {
         let mut at = self;
         loop {
             at = match at {
@@ -103,6 +130,27 @@ mod tests {
         assert_eq!(price.render(), "$.items[3].price");
         assert_eq!(Path::Root.render(), "$");
         assert_eq!(Path::Entry(&items).render(), "$.items[*]");
+    }
+
+    #[test]
+    fn a_relative_path_goes_on_where_the_path_ends() {
+        let items = Path::Field(&Path::Root, "items");
+        let third = Path::Index(&items, 3);
+        for (relative, whole) in [
+            ("", "$.items[3]"),
+            ("price", "$.items[3].price"),
+            ("[2]", "$.items[3][2]"),
+            (
+                "taxes[0].rates[12][1].name",
+                "$.items[3].taxes[0].rates[12][1].name",
+            ),
+            ("labels[*]", "$.items[3].labels[*]"),
+            ("jane doe", "$.items[3]['…']"),
+            ("a[jane]", "$.items[3].a['…']"),
+            ("a[1", "$.items[3].a['…']"),
+        ] {
+            assert_eq!(third.render_with(relative), whole, "{relative}");
+        }
     }
 
     #[test]

@@ -50,6 +50,9 @@ pub enum PoisonReason {
     MissingField,
     /// A business field is there and doesn't fit its declaration.
     InvalidField,
+    /// The record is a sound event of an older version, and the conversion up to the version that the
+    /// consumer takes refused it (EVT-3). Mend the conversion, then replay.
+    Upcast,
 }
 
 impl PoisonReason {
@@ -71,6 +74,7 @@ impl PoisonReason {
         PoisonReason::AggregateId,
         PoisonReason::MissingField,
         PoisonReason::InvalidField,
+        PoisonReason::Upcast,
     ];
 
     /// The stable name: lower-case words joined by `_`.
@@ -92,6 +96,7 @@ impl PoisonReason {
             PoisonReason::AggregateId => "aggregate_id",
             PoisonReason::MissingField => "missing_field",
             PoisonReason::InvalidField => "invalid_field",
+            PoisonReason::Upcast => "upcast",
         }
     }
 }
@@ -138,12 +143,20 @@ impl FromStr for PoisonReason {
 ///     "event_type at $.eventType: expected an event type, such as \"order.confirmed.v1\"",
 /// );
 /// ```
+///
+/// A field that breaks a constraint names the rule, too:
+/// `invalid_field (length) at $.sku: expected 1 to 40 characters`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{reason} at {path}: expected {expected}")]
+#[error("{reason}{} at {path}: expected {expected}", in_parentheses(*rule))]
 pub struct Poison {
     reason: PoisonReason,
     path: String,
     expected: Cow<'static, str>,
+    rule: Option<&'static str>,
+}
+
+fn in_parentheses(rule: Option<&'static str>) -> String {
+    rule.map(|rule| format!(" ({rule})")).unwrap_or_default()
 }
 
 impl Poison {
@@ -156,6 +169,14 @@ impl Poison {
             reason,
             path: path.into(),
             expected: expected.into(),
+            rule: None,
+        }
+    }
+
+    pub(crate) fn with_rule(self, rule: &'static str) -> Self {
+        Poison {
+            rule: Some(rule),
+            ..self
         }
     }
 
@@ -172,5 +193,13 @@ impl Poison {
     /// What was expected at the path.
     pub fn expected(&self) -> &str {
         &self.expected
+    }
+
+    /// Which constraint of the field was broken, if it was one; the reason is
+    /// [`InvalidField`](PoisonReason::InvalidField) then. The names are public and are not renamed:
+    /// `length`, `range`, `pattern`, `items`, `code`, `choice` (a value that a closed enum doesn't name)
+    /// and `validate`.
+    pub fn rule(&self) -> Option<&'static str> {
+        self.rule
     }
 }

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use crate::aggregate_id::{AggregateId, ToAggregateId};
+use crate::constraint::{Place, rule};
 use crate::json::{Entry, Node};
 use crate::number::Decimal;
 use crate::path::Path;
@@ -26,6 +27,18 @@ impl<'a> JsonValue<'a> {
     /// `"a postal code"`, and never the value.
     pub fn invalid(&self, expected: impl Into<Cow<'static, str>>) -> Poison {
         Poison::new(PoisonReason::InvalidField, self.path(), expected)
+    }
+
+    /// The fault that a text is no value of a closed enum.
+    #[doc(hidden)]
+    pub fn not_named(&self, expected: &'static str) -> Poison {
+        self.invalid(expected).with_rule(rule::CHOICE)
+    }
+
+    /// The place, for checks.
+    #[doc(hidden)]
+    pub fn place(&self) -> Place<'a> {
+        Place(self.path)
     }
 
     /// Whether it is `null`.
@@ -85,6 +98,15 @@ impl<'a> JsonValue<'a> {
     }
 
     /// The characters of a string or the text of a number: for a value that is read in both forms.
+    /// An integer as number or as text, of up to 38 digits: see [`ObjectReader::get`].
+    #[doc(hidden)]
+    pub fn integer_or_text(&self, expected: &'static str) -> Result<i128, Poison> {
+        Decimal::parse(self.text_or_number(expected)?)
+            .ok()
+            .and_then(Decimal::to_integer)
+            .ok_or_else(|| self.invalid(expected))
+    }
+
     pub(crate) fn text_or_number(&self, expected: &'static str) -> Result<&'a str, Poison> {
         match self.node {
             Node::Number(number) => Ok(number),
@@ -149,6 +171,12 @@ impl<'a> ObjectReader<'a> {
         }
     }
 
+    /// The place, for checks.
+    #[doc(hidden)]
+    pub fn place(&self) -> Place<'_> {
+        Place(self.path)
+    }
+
     /// Reads a field by its name on the wire. An absent field is what [`Snapshot::absent`] says.
     ///
     /// # Errors
@@ -206,8 +234,25 @@ impl<'a> ObjectReader<'a> {
         }
     }
 
+    /// The value of a field, for a reader that knows the contract and no Rust type.
+    #[doc(hidden)]
+    pub fn get<'s>(&'s self, name: &'s str) -> Option<JsonValue<'s>> {
+        self.value(name).map(|node| JsonValue {
+            node,
+            path: Path::Field(&self.path, name),
+        })
+    }
+
+    /// The fault of a required field that is absent: see [`get`](Self::get).
+    #[doc(hidden)]
+    pub fn missing(&self, name: &str, expected: impl Into<Cow<'static, str>>) -> Poison {
+        let path = Path::Field(&self.path, name).render();
+        Poison::new(PoisonReason::MissingField, path, expected)
+    }
+
     /// Reads every entry as one of a map, whose keys are data.
-    pub(crate) fn entries<T>(
+    #[doc(hidden)]
+    pub fn entries<T>(
         &self,
         read: impl Fn(&str, &JsonValue<'_>) -> Result<T, Poison>,
     ) -> Result<Vec<T>, Poison> {

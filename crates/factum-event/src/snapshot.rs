@@ -19,8 +19,9 @@ use crate::timestamp;
 ///
 /// Implemented for `bool`, the integers of up to 64 bits, `f64`, [`String`], [`Uuid`],
 /// [`OffsetDateTime`] (an instant: written in UTC, to the microsecond), [`Date`], the amounts and
-/// ids of this crate, and `Option`, `Vec`, `Box` and `BTreeMap<String, _>` of those. A structure gets it by
-/// `derive(Snapshot)`. An entity of a database mapper never has it (EVT-X2): an event carries a
+/// ids of this crate, and `Option`, `Vec`, `Box`, [`Personal`](crate::Personal) and `BTreeMap<String, _>` of those. A
+/// structure, or an enum of named values, gets it by `derive(Snapshot)`. An entity of a database mapper never has it
+/// (EVT-X2): an event carries a
 /// snapshot of what it tells, so that a later change of the entity can't change the past.
 ///
 /// Write an implementation by hand for a value with a form of its own:
@@ -28,25 +29,27 @@ use crate::timestamp;
 /// ```
 /// use factum_event::{EncodeError, JsonValue, Poison, Shape, Shapes, Snapshot, ValueWriter, Written};
 ///
+/// /// Five digits.
 /// #[derive(Debug, PartialEq)]
-/// enum Size { Small, Large }
+/// struct PostalCode(String);
 ///
-/// impl Snapshot for Size {
-///     const EXPECTED: &'static str = "\"small\" or \"large\"";
+/// impl Snapshot for PostalCode {
+///     const EXPECTED: &'static str = "a postal code of five digits";
 ///
 ///     fn shape(_: &mut Shapes) -> Shape {
-///         Shape::Choice { values: vec!["small".to_owned(), "large".to_owned()], open: false }
+///         Shape::Text { min_chars: None, max_chars: None, pattern: Some("[0-9]{5}".to_owned()) }
 ///     }
 ///
 ///     fn write(&self, out: ValueWriter<'_>) -> Result<Written, EncodeError> {
-///         out.text(match self { Size::Small => "small", Size::Large => "large" })
+///         out.text(&self.0)
 ///     }
 ///
 ///     fn read(from: &JsonValue<'_>) -> Result<Self, Poison> {
-///         match from.text(Self::EXPECTED)? {
-///             "small" => Ok(Size::Small),
-///             "large" => Ok(Size::Large),
-///             _ => Err(from.invalid(Self::EXPECTED)),
+///         let text = from.text(Self::EXPECTED)?;
+///         if text.len() == 5 && text.bytes().all(|byte| byte.is_ascii_digit()) {
+///             Ok(PostalCode(text.to_owned()))
+///         } else {
+///             Err(from.invalid(Self::EXPECTED))
 ///         }
 ///     }
 /// }
@@ -54,14 +57,18 @@ use crate::timestamp;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't stand in an event",
     label = "not a value that an event may carry",
-    note = "an event carries snapshots, never entities (EVT-X2): give the plain values, or a struct with `#[derive(Snapshot)]`",
-    note = "known values: bool, integers up to 64 bits, f64, String, Uuid, OffsetDateTime, Date, Amount, Money, Currency, Option, Vec, BTreeMap<String, _>"
+    note = "an event carries snapshots, never entities, aggregates or rows (EVT-X2): those change, and what was published must not. Give the values that tell the fact, or copy them into a struct with `#[derive(Snapshot)]`",
+    note = "values that an event may carry: bool, String, integers up to 64 bits, Amount, Money, Currency, Uuid, OffsetDateTime, Date, f64 with a reason, Personal<_>, and Option, Vec, Box, BTreeMap<String, _> of those"
 )]
 pub trait Snapshot: Sized + 'static {
     /// What a reader expects, as a noun: it completes "expected …" in a fault.
     const EXPECTED: &'static str;
 
     /// What an event that carries it must declare.
+    ///
+    /// The derive gathers it from the fields' types. Two snapshots that hold each other in turn, `A` a `Vec<B>` and `B` a
+    /// `Vec<A>`, would wait for each other's here, and the compiler says so (a cycle, E0391): write the implementation
+    /// of one of them by hand, and give its content as it is. One that holds itself is no such case.
     const CONTENT: Content = Content::PLAIN;
 
     /// The form on the wire, for the contract.

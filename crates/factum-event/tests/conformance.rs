@@ -19,7 +19,9 @@ use serde_json::Value;
 struct OrderConfirmed {
     #[event(aggregate_id)]
     order_ref: String,
+    #[event(range(min = 1, max = 9_007_199_254_740_991))]
     order_id: NonZeroU64,
+    #[event(range(min = 1, max = 9_007_199_254_740_991))]
     customer_id: NonZeroU64,
     // The vectors hold amounts of 34 digits; what was read must be writable again.
     #[event(text)]

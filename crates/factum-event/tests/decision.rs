@@ -223,6 +223,7 @@ fn every_reason_has_one_stable_name() {
             "aggregate_id",
             "missing_field",
             "invalid_field",
+            "upcast",
         ],
     );
     for reason in all {

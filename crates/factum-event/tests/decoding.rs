@@ -19,9 +19,11 @@ use time::macros::datetime;
 )]
 struct CustomerRegistered {
     #[event(aggregate_id)]
+    #[event(range(min = 0, max = 9_007_199_254_740_991))]
     customer_id: u64,
     name: String,
     nick: Option<String>,
+    #[event(not_personal = "made up for a test")]
     addresses: Vec<Address>,
     labels: BTreeMap<String, String>,
 }
@@ -36,6 +38,7 @@ struct Address {
 #[derive(Debug, Snapshot)]
 #[snapshot(crate = "factum_event")]
 struct Geo {
+    #[snapshot(float = "a satellite measures it")]
     latitude: f64,
 }
 
@@ -492,7 +495,7 @@ fn a_type_has_one_rust_type() {
         unlocked,
         crate = "factum_event"
     )]
-    struct Other {
+    struct Registered {
         #[event(aggregate_id)]
         aggregate_id: u64,
     }
@@ -501,14 +504,14 @@ fn a_type_has_one_rust_type() {
         registry.event_types().collect::<Vec<_>>(),
         ["customer.registered.v1"]
     );
-    let error = registry.try_with::<Other>().unwrap_err();
+    let error = registry.try_with::<Registered>().unwrap_err();
     assert_eq!(
         error,
         RegistryError::TypeTaken {
             event_type: "customer.registered.v1"
         }
     );
-    let _ = Other { aggregate_id: 1 }.aggregate_id;
+    let _ = Registered { aggregate_id: 1 }.aggregate_id;
 }
 
 #[test]

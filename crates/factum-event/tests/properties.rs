@@ -39,14 +39,18 @@ struct ThingDescribed {
 struct Scalars {
     flag: bool,
     tiny: u8,
+    #[snapshot(range(min = -9_007_199_254_740_991, max = 9_007_199_254_740_991))]
     signed: i64,
+    #[snapshot(range(min = 0, max = 9_007_199_254_740_991))]
     unsigned: u64,
     #[snapshot(text)]
     big: u64,
     #[snapshot(text)]
     bigs: Vec<Option<i64>>,
+    #[snapshot(range(min = 1, max = 9_007_199_254_740_991))]
     not_zero: NonZeroU64,
     small_not_zero: NonZeroI8,
+    #[snapshot(float = "floats must be shown to work")]
     float: f64,
     text: String,
     uuid: Uuid,

@@ -5,7 +5,7 @@ use syn::ext::IdentExt;
 use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
 use syn::spanned::Spanned;
-use syn::{Attribute, Expr, ExprLit, Ident, Lit, LitStr, Meta, Token, parenthesized, token};
+use syn::{Attribute, Expr, ExprLit, Ident, Lit, LitStr, Meta, Path, Token, parenthesized, token};
 
 /// Mistakes found so far; they are reported together, so that one build shows all of them.
 #[derive(Default)]
@@ -14,6 +14,15 @@ pub(crate) struct Errors(Option<syn::Error>);
 impl Errors {
     pub(crate) fn push(&mut self, span: Span, message: impl std::fmt::Display) {
         self.add(syn::Error::new(span, message));
+    }
+
+    /// With the span of all the tokens.
+    pub(crate) fn push_on(
+        &mut self,
+        tokens: impl quote::ToTokens,
+        message: impl std::fmt::Display,
+    ) {
+        self.add(syn::Error::new_spanned(tokens, message));
     }
 
     pub(crate) fn add(&mut self, error: syn::Error) {
@@ -39,7 +48,10 @@ pub(crate) struct Argument {
 impl Parse for Argument {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
         // `crate` is a keyword.
-        let key = input.call(Ident::parse_any)?;
+        let key = input.call(Ident::parse_any).map_err(|error| {
+            let message = "a key belongs here: `key`, `key = …` or `key(…)`";
+            syn::Error::new(error.span(), message)
+        })?;
         let mut value = None;
         let mut inner = None;
         if input.peek(token::Paren) {
@@ -48,10 +60,18 @@ impl Parse for Argument {
             let arguments = Punctuated::<Argument, Token![,]>::parse_terminated(&content)?;
             inner = Some(arguments.into_iter().collect());
         } else if input.parse::<Option<Token![=]>>()?.is_some() {
-            value = Some(input.parse()?);
+            value = Some(ungrouped(input.parse()?));
         }
         Ok(Argument { key, value, inner })
     }
+}
+
+/// What a `$literal` of a macro by example stands for.
+fn ungrouped(mut value: Expr) -> Expr {
+    while let Expr::Group(group) = value {
+        value = *group.expr;
+    }
+    value
 }
 
 impl Argument {
@@ -69,6 +89,38 @@ impl Argument {
             }
             None => {
                 let message = format!("`{}` has no value: write `{0} = \"…\"`", self.key);
+                errors.push(self.key.span(), message);
+                None
+            }
+        }
+    }
+
+    /// The value of `key = value`.
+    pub(crate) fn value(&self) -> Option<&Expr> {
+        self.value.as_ref()
+    }
+
+    /// What stands in the parentheses of `key(…)`.
+    pub(crate) fn inner(&self) -> Option<&[Argument]> {
+        self.inner.as_deref()
+    }
+
+    /// The path of `key = some::Type`; `example` is such a name.
+    pub(crate) fn rust_path(&self, example: &str, errors: &mut Errors) -> Option<Path> {
+        match &self.value {
+            Some(Expr::Path(path)) if path.qself.is_none() && path.attrs.is_empty() => {
+                Some(path.path.clone())
+            }
+            Some(other) => {
+                let message = format!(
+                    "`{}` takes the Rust name, without quotes: write `{0} = {example}`",
+                    self.key
+                );
+                errors.push(other.span(), message);
+                None
+            }
+            None => {
+                let message = format!("`{}` has no value: write `{0} = {example}`", self.key);
                 errors.push(self.key.span(), message);
                 None
             }
@@ -113,7 +165,10 @@ pub(crate) fn arguments(
         .filter(|attribute| attribute.path().is_ident(name))
     {
         let Meta::List(list) = &attribute.meta else {
-            let message = format!("write `#[{name}({})]`", allowed.join(", "));
+            let message = format!(
+                "`#[{name}]` says nothing: it takes `{}` here, in parentheses",
+                allowed.join("`, `")
+            );
             errors.push(attribute.path().span(), message);
             unreadable = true;
             continue;
@@ -148,14 +203,21 @@ pub(crate) fn arguments(
 
 /// Reports every `#[serde(…)]`: it would look as if it changed the wire form, and it doesn't.
 pub(crate) fn refuse_serde(attributes: &[Attribute], errors: &mut Errors) {
+    let named = "a field is called on the wire as in Rust, in camelCase";
+    refuse_serde_where(attributes, named, errors);
+}
+
+/// The same, where `named` says how names on the wire come about.
+pub(crate) fn refuse_serde_where(attributes: &[Attribute], named: &str, errors: &mut Errors) {
     for attribute in attributes
         .iter()
         .filter(|attribute| attribute.path().is_ident("serde"))
     {
         errors.push(
             attribute.path().span(),
-            "serde attributes don't change how an event is written or read: remove it; a field is \
-             called on the wire as in Rust, in camelCase",
+            format!(
+                "serde attributes don't change how an event is written or read: remove it; {named}"
+            ),
         );
     }
 }

@@ -1,25 +1,36 @@
 //! `derive(Event)`
 
+use heck::ToSnakeCase;
 use proc_macro2::{Span, TokenStream};
-use quote::quote;
+use quote::{quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{DeriveInput, Field, LitStr, Path, Type, parse_quote};
+use syn::{DeriveInput, Field, Ident, LitStr, Path, Type, parse_quote};
 
 use crate::attribute::{Errors, arguments};
-use crate::fields::{WireField, in_its_own_scope, named_fields, refuse_equal_names};
+use crate::fields::{
+    Carrier, Claims, WireField, check_contents, in_its_own_scope, named_fields, refuse_equal_names,
+};
+use crate::hook::Hook;
 use crate::names::{ENVELOPE_FIELDS, check_aggregate, check_kind, check_topic, names_aggregate};
+use crate::past_tense;
 
 pub(crate) fn derive(input: &DeriveInput) -> TokenStream {
     let mut errors = Errors::default();
     let declaration = Declaration::read(input, &mut errors);
     let fields = named_fields(input, "an event", &mut errors);
     let fields = EventFields::read(input, &fields, &mut errors);
+    let carrier = Carrier::Event {
+        ident: &input.ident,
+        topic: &declaration.topic,
+        restricted: declaration.restricted,
+    };
+    let assertions = check_contents(&fields.all, &carrier, &mut errors);
 
     match errors.into_compile_errors() {
-        None => declaration.implement(input, &fields),
+        None => declaration.implement(input, &fields, &assertions),
         Some(errors) => {
-            let empty = declaration.implement_emptily(input);
+            let empty = declaration.implement_emptily(input, &assertions);
             quote! { #errors #empty }
         }
     }
@@ -32,6 +43,10 @@ struct Declaration {
     aggregate: String,
     topic: String,
     restricted: bool,
+    validate: Hook,
+    unlocked: bool,
+    /// The older version, by its Rust name.
+    supersedes: Option<Path>,
 }
 
 impl Declaration {
@@ -41,6 +56,10 @@ impl Declaration {
         let mut aggregate = None;
         let mut topic = None;
         let mut restricted = false;
+        let mut validate = Hook::default();
+        let mut exception = past_tense::Exception::default();
+        let mut unlocked = false;
+        let mut supersedes = None;
         let mut seen = Vec::new();
         let allowed = [
             "kind",
@@ -48,6 +67,10 @@ impl Declaration {
             "topic",
             "restricted",
             "unlocked",
+            "name",
+            "because",
+            "supersedes",
+            "validate",
             "crate",
         ];
         let arguments = arguments(&input.attrs, "event", &allowed, errors);
@@ -56,6 +79,23 @@ impl Declaration {
             if key == "restricted" || key == "unlocked" {
                 argument.check_flag(errors);
                 restricted |= key == "restricted";
+                unlocked |= key == "unlocked";
+                continue;
+            }
+            if key == "validate" {
+                validate = Hook::read(&argument, errors);
+                continue;
+            }
+            if key == "supersedes" {
+                let example = format!("{}V1", input.ident);
+                supersedes = argument.rust_path(&example, errors);
+                if supersedes
+                    .as_ref()
+                    .is_some_and(|path| path.is_ident(&input.ident))
+                {
+                    let message = "an event doesn't supersede itself: name the struct of its older version (EVT-3)";
+                    errors.push(supersedes.span(), message);
+                }
                 continue;
             }
             let text = argument.text(errors);
@@ -63,6 +103,8 @@ impl Declaration {
                 "kind" => kind = text.filter(|text| good(text, check_kind, errors)),
                 "aggregate" => aggregate = text.filter(|text| good(text, check_aggregate, errors)),
                 "topic" => topic = text.filter(|text| good(text, check_topic, errors)),
+                "name" => exception.name = Some((argument.key.clone(), text)),
+                "because" => exception.because = Some((argument.key.clone(), text)),
                 _ => {
                     if let Some(path) = text.and_then(|text| crate_path(&text, errors)) {
                         krate = path;
@@ -92,17 +134,34 @@ impl Declaration {
             );
             errors.push(kind.span(), message);
         }
+        let named = past_tense::Named {
+            ident: &input.ident,
+            name: input.ident.unraw().to_string(),
+            kind: kind.as_ref(),
+            aggregate: aggregate.as_ref().map(LitStr::value),
+            exception,
+        };
+        past_tense::check(&named, errors);
         let value = |text: Option<LitStr>| text.map(|text| text.value()).unwrap_or_default();
         Declaration {
             krate,
             kind: value(kind),
             aggregate: value(aggregate),
             topic: value(topic),
-            restricted,
+            // Nobody knows what an attribute holds that can't be read.
+            restricted: restricted || arguments.unreadable,
+            unlocked,
+            validate,
+            supersedes,
         }
     }
 
-    fn implement(&self, input: &DeriveInput, fields: &EventFields<'_>) -> TokenStream {
+    fn implement(
+        &self,
+        input: &DeriveInput,
+        fields: &EventFields<'_>,
+        assertions: &TokenStream,
+    ) -> TokenStream {
         let aggregate_id = match &fields.aggregate_id {
             Some(field) => {
                 let (ident, ty) = (field.ident, field.ty);
@@ -115,15 +174,33 @@ impl Declaration {
         };
         // A field called `aggregate_id` is the envelope's own, which the envelope writes.
         let is_envelopes_own = |field: &WireField<'_>| field.name == "aggregateId";
-        let writes = fields
-            .all
-            .iter()
-            .filter(|field| !is_envelopes_own(field))
-            .map(WireField::write);
+        let at_envelopes_id = quote! { __place.field("aggregateId") };
+        let writes = fields.all.iter().map(|field| {
+            if !is_envelopes_own(field) {
+                return field.write();
+            }
+            let (ident, constraints) = (field.ident, &field.constraints);
+            if constraints.is_empty() {
+                return TokenStream::new();
+            }
+            let checks = constraints.checks(field.ty, &quote! { &self.#ident }, &at_envelopes_id);
+            quote! {{ let __place = __out.place(); #checks }}
+        });
         let reads = fields.all.iter().map(|field| {
             if is_envelopes_own(field) {
-                let (ident, ty) = (field.ident, field.ty);
-                quote! { #ident: __from.aggregate_id::<#ty>()?, }
+                let (ident, ty, constraints) = (field.ident, field.ty, &field.constraints);
+                if constraints.is_empty() {
+                    return quote! { #ident: __from.aggregate_id::<#ty>()?, };
+                }
+                let checks = constraints.checks(ty, &quote! { &__read }, &at_envelopes_id);
+                quote! {
+                    #ident: {
+                        let __read = __from.aggregate_id::<#ty>()?;
+                        let __place = __from.place();
+                        #checks
+                        __read
+                    },
+                }
             } else {
                 field.read()
             }
@@ -137,16 +214,22 @@ impl Declaration {
             ..
         } = self;
         let key = fields.aggregate_id.as_ref().map(|field| &field.name);
+        let supersedes = match &self.supersedes {
+            None => quote! { ::core::option::Option::None },
+            Some(older) => quote! {
+                ::core::option::Option::Some(::std::string::String::from(
+                    <#older as __factum::Event>::EVENT_TYPE,
+                ))
+            },
+        };
         let shapes = fields.all.iter().map(|field| {
             let shape = field.shape();
             if is_envelopes_own(field) {
                 let (name, ty) = (&field.name, field.ty);
-                quote! {
-                    __factum::FieldShape::new(
-                        #name,
-                        __factum::in_envelope(<#ty as __factum::Snapshot>::shape(__shapes)),
-                    ),
-                }
+                let shape = field
+                    .constraints
+                    .narrow(quote! { <#ty as __factum::Snapshot>::shape(__shapes) });
+                quote! { __factum::FieldShape::new(#name, __factum::in_envelope(#shape)), }
             } else {
                 shape
             }
@@ -161,39 +244,125 @@ impl Declaration {
                 topic: ::std::string::String::from(#topic),
                 restricted: #restricted,
                 name: ::std::string::String::from(#name),
-                supersedes: ::core::option::Option::None,
+                supersedes: #supersedes,
                 aggregate_id: ::std::string::String::from(#key),
                 fields: __fields,
                 definitions: __collected.into_definitions(),
             }
         };
-        self.wrap(
-            input,
-            &contract,
-            &aggregate_id,
-            &quote! { #(#writes)* ::core::result::Result::Ok(()) },
-            &quote! { ::core::result::Result::Ok(Self { #(#reads)* }) },
-        )
+        let function = self.validate.constant(&input.ident);
+        let validated = self.validate.check_written();
+        let read = self.validate.check_read(&quote! { Self { #(#reads)* } });
+        let rules = fields.all.iter().map(|field| {
+            let as_text = field.as_text || is_envelopes_own(field);
+            field.constraints.statics(field.ty, as_text)
+        });
+        let code = Code {
+            beside: quote! { #(#rules)* #function #assertions },
+            contract,
+            aggregate_id,
+            write: quote! { #(#writes)* #validated ::core::result::Result::Ok(()) },
+            read,
+            versions: self.versions(&input.ident),
+        };
+        let implementation = self.wrap(input, &code);
+        let gate = self.gate(input, fields);
+        quote! { #implementation #gate }
+    }
+
+    /// The test that compares the contract with its lock file (EVT-3). It stands beside the struct and not in the
+    /// implementation's own scope: the harness runs no test that stands within a constant. Nor does it within a function;
+    /// rustc warns there (`unnameable_test_items`), and rightly: nothing would compare the contract.
+    fn gate(&self, input: &DeriveInput, fields: &EventFields<'_>) -> TokenStream {
+        if self.unlocked {
+            return TokenStream::new();
+        }
+        let (krate, ident) = (&self.krate, &input.ident);
+        // `line!()` says where its tokens come from.
+        let line_of = |span: Span| quote::quote_spanned! { span => ::core::line!() };
+        let line = line_of(ident.span());
+        let lines = fields.all.iter().map(|field| {
+            let (name, line) = (&field.name, line_of(field.ident.span()));
+            quote! { (#name, #line) }
+        });
+        let name = format!("contract_of_{}", ident.unraw().to_string().to_snake_case());
+        let name = Ident::new(&name, ident.span());
+        quote! {
+            #[cfg(test)]
+            #[allow(non_snake_case, clippy::tests_outside_test_module)]
+            #[::core::prelude::v1::test]
+            fn #name() {
+                #krate::__private::check::<#ident>(&#krate::__private::Place {
+                    crate_folder: ::core::option_env!("CARGO_MANIFEST_DIR"),
+                    file: ::core::file!(),
+                    line: #line,
+                    fields: &[#(#lines),*],
+                });
+            }
+        }
     }
 
     /// An implementation that type-checks and never runs, since the mistake stops the build: so that
-    /// nothing else complains that the struct is no event.
-    fn implement_emptily(&self, input: &DeriveInput) -> TokenStream {
+    /// nothing else complains that the struct is no event. What only the types show is reported all the same.
+    fn implement_emptily(&self, input: &DeriveInput, assertions: &TokenStream) -> TokenStream {
         if !input.generics.params.is_empty() {
             return TokenStream::new();
         }
         let body = quote! { ::core::unreachable!() };
-        self.wrap(input, &body, &body, &body, &body)
+        let code = Code {
+            beside: assertions.clone(),
+            contract: body.clone(),
+            aggregate_id: body.clone(),
+            write: body.clone(),
+            read: body,
+            versions: TokenStream::new(),
+        };
+        self.wrap(input, &code)
     }
 
-    fn wrap(
-        &self,
-        input: &DeriveInput,
-        contract: &TokenStream,
-        aggregate_id: &TokenStream,
-        write: &TokenStream,
-        read: &TokenStream,
-    ) -> TokenStream {
+    /// What links an event to the version that it supersedes. Every mistake is marked at that version's name.
+    fn versions(&self, ident: &syn::Ident) -> TokenStream {
+        let Some(older) = &self.supersedes else {
+            return TokenStream::new();
+        };
+        let check = quote_spanned! { older.span() =>
+            const _: () = __factum::check_supersedes(
+                <#ident as __factum::Event>::EVENT_TYPE,
+                <#ident as __factum::Event>::AGGREGATE_TYPE,
+                <#older as __factum::Event>::EVENT_TYPE,
+                <#older as __factum::Event>::AGGREGATE_TYPE,
+            );
+        };
+        let visit = quote_spanned! { older.span() =>
+            __factum::visit_superseded::<Self, #older, __Visitor>(__envelope, __visitor)
+        };
+        let superseded = quote_spanned! { older.span() =>
+            __factum::superseded::<Self, #older>()
+        };
+        quote! {
+            fn visit_superseded<__Visitor: __factum::VersionVisitor>(
+                __envelope: &__factum::Envelope<Self>,
+                __visitor: &mut __Visitor,
+            ) -> ::core::result::Result<(), __Visitor::Error> {
+                #check
+                #visit
+            }
+
+            fn superseded() -> ::std::vec::Vec<__factum::Superseded<Self>> {
+                #superseded
+            }
+        }
+    }
+
+    fn wrap(&self, input: &DeriveInput, code: &Code) -> TokenStream {
+        let Code {
+            beside,
+            contract,
+            aggregate_id,
+            write,
+            read,
+            versions,
+        } = code;
         let Declaration {
             krate,
             kind,
@@ -203,6 +372,8 @@ impl Declaration {
         } = self;
         let ident = &input.ident;
         let implementation = quote! {
+            #beside
+
             #[automatically_derived]
             impl __factum::Event for #ident {
                 const EVENT_TYPE: &'static str = #kind;
@@ -231,10 +402,24 @@ impl Declaration {
                 ) -> ::core::result::Result<Self, __factum::Poison> {
                     #read
                 }
+
+                #versions
             }
         };
         in_its_own_scope(krate, &implementation)
     }
+}
+
+/// The code of an implementation.
+struct Code {
+    /// What stands beside it: the constraints, and what only the types show.
+    beside: TokenStream,
+    contract: TokenStream,
+    aggregate_id: TokenStream,
+    write: TokenStream,
+    read: TokenStream,
+    /// The functions that link it to the version that it supersedes, if any.
+    versions: TokenStream,
 }
 
 fn good(
@@ -275,18 +460,9 @@ impl<'a> EventFields<'a> {
         let mut all = Vec::new();
         let mut aggregate_id: Option<WireField<'a>> = None;
         for field in fields {
-            let mut as_text = false;
-            let mut mark: Option<Span> = None;
-            let allowed = ["aggregate_id", "text"];
-            for argument in arguments(&field.attrs, "event", &allowed, errors).good {
-                argument.check_flag(errors);
-                if argument.key == "text" {
-                    as_text = true;
-                } else {
-                    mark = Some(argument.key.span());
-                }
-            }
-            let Some(wire) = WireField::new(field, as_text) else {
+            let claims = Claims::read(field, "event", errors);
+            let mark = claims.aggregate_id;
+            let Some(wire) = WireField::new(field, claims) else {
                 continue;
             };
             if let Some(mark) = mark {
@@ -302,10 +478,13 @@ impl<'a> EventFields<'a> {
                     );
                     errors.push(mark, message);
                 } else {
-                    aggregate_id = WireField::new(field, as_text);
+                    aggregate_id = WireField::new(field, Claims::default());
                 }
             }
             let is_envelopes_own = mark.is_some() && wire.name == "aggregateId";
+            if is_envelopes_own {
+                wire.constraints.refuse_text(errors);
+            }
             if ENVELOPE_FIELDS.contains(&wire.name.as_str()) && !is_envelopes_own {
                 let message = if wire.name == "aggregateId" {
                     "`aggregateId` is the envelope's: mark the field with `#[event(aggregate_id)]`, \

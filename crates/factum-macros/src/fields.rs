@@ -1,13 +1,121 @@
 //! The fields of an event or a snapshot, and the code that writes and reads them.
 
-use proc_macro2::TokenStream;
+use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Data, DeriveInput, Field, Fields, Ident, Type};
 
-use crate::attribute::{Errors, refuse_serde};
+use crate::attribute::{Errors, arguments, refuse_serde};
+use crate::constraint::{self, Constraints, keeps_integers_safe};
 use crate::names::wire_name;
+use crate::reason::check_reason;
+use crate::{foreign, numbers, personal};
+
+/// The struct whose fields are looked at.
+pub(crate) enum Carrier<'a> {
+    Event {
+        ident: &'a Ident,
+        /// Empty after a mistake.
+        topic: &'a str,
+        restricted: bool,
+    },
+    Snapshot {
+        ident: &'a Ident,
+    },
+}
+
+impl Carrier<'_> {
+    pub(crate) fn ident(&self) -> &Ident {
+        match self {
+            Carrier::Event { ident, .. } | Carrier::Snapshot { ident } => ident,
+        }
+    }
+
+    /// The name of its attribute.
+    pub(crate) fn attribute(&self) -> &'static str {
+        match self {
+            Carrier::Event { .. } => "event",
+            Carrier::Snapshot { .. } => "snapshot",
+        }
+    }
+}
+
+/// What a field's attribute says of it.
+#[derive(Default)]
+pub(crate) struct Claims {
+    /// Where `aggregate_id` stands.
+    pub(crate) aggregate_id: Option<Span>,
+    pub(crate) text: bool,
+    /// A float is right here, for a reason.
+    pub(crate) float: bool,
+    /// The field is about no person, for a reason.
+    pub(crate) not_personal: bool,
+    /// Whether its range keeps integers within what JavaScript holds.
+    pub(crate) range_is_safe: Option<bool>,
+    /// `length(…)` and its like.
+    constraints: Constraints,
+}
+
+impl Claims {
+    /// Reads `#[event(…)]` or `#[snapshot(…)]` of a field.
+    pub(crate) fn read(field: &Field, attribute: &'static str, errors: &mut Errors) -> Claims {
+        let mut claims = Claims::default();
+        let mut allowed = vec!["text", "float", "not_personal"];
+        if attribute == "event" {
+            allowed.insert(0, "aggregate_id");
+        }
+        allowed.extend(constraint::KEYS);
+        let arguments = arguments(&field.attrs, attribute, &allowed, errors).good;
+        for argument in &arguments {
+            let key = argument.key.to_string();
+            match key.as_str() {
+                "aggregate_id" => {
+                    argument.check_flag(errors);
+                    claims.aggregate_id = Some(argument.key.span());
+                }
+                "text" => {
+                    argument.check_flag(errors);
+                    claims.text = true;
+                }
+                "float" | "not_personal" => {
+                    if let Some(reason) = argument.text(errors) {
+                        check_reason(&key, &reason, errors);
+                    }
+                    // Also after a mistake: one is enough.
+                    if key == "float" {
+                        claims.float = true;
+                    } else {
+                        claims.not_personal = true;
+                    }
+                }
+                "range" => claims.range_is_safe = Some(keeps_integers_safe(argument, &field.ty)),
+                _ => {}
+            }
+        }
+        if let Some(ident) = &field.ident {
+            claims.constraints = Constraints::read(ident, &arguments, errors);
+        }
+        claims
+    }
+}
+
+/// Reports what may not stand in an event or a snapshot; what only types tell is asked for by the code that is
+/// returned.
+pub(crate) fn check_contents(
+    fields: &[WireField<'_>],
+    carrier: &Carrier<'_>,
+    errors: &mut Errors,
+) -> TokenStream {
+    let mut assertions = TokenStream::new();
+    for field in fields {
+        if !foreign::check(field.ty, errors) {
+            assertions.extend(personal::check(field, carrier, errors));
+            assertions.extend(numbers::check(field, carrier, errors));
+        }
+    }
+    assertions
+}
 
 /// One field and how it stands on the wire.
 pub(crate) struct WireField<'a> {
@@ -16,16 +124,21 @@ pub(crate) struct WireField<'a> {
     pub(crate) name: String,
     /// Declared by `#[event(text)]`.
     pub(crate) as_text: bool,
+    /// Declared by `#[event(length(…))]` and its like.
+    pub(crate) constraints: Constraints,
+    pub(crate) claims: Claims,
 }
 
 impl<'a> WireField<'a> {
-    pub(crate) fn new(field: &'a Field, as_text: bool) -> Option<WireField<'a>> {
+    pub(crate) fn new(field: &'a Field, mut claims: Claims) -> Option<WireField<'a>> {
         let ident = field.ident.as_ref()?;
         Some(WireField {
             ident,
             ty: &field.ty,
             name: wire_name(ident),
-            as_text,
+            as_text: claims.text,
+            constraints: std::mem::take(&mut claims.constraints),
+            claims,
         })
     }
 
@@ -39,11 +152,20 @@ impl<'a> WireField<'a> {
             ident, ty, name, ..
         } = self;
         let (as_trait, write, _) = self.names();
+        let mut written = quote_spanned! { ty.span() =>
+            <#ty as #as_trait>::#write(&self.#ident, __value)
+        };
+        if !self.constraints.is_empty() {
+            let checks =
+                self.constraints
+                    .checks(ty, &quote! { &self.#ident }, &quote! { __value.place() });
+            written = quote! {{ #checks #written }};
+        }
         quote_spanned! { ty.span() =>
             __out.declared(
                 #name,
                 <#ty as __factum::Snapshot>::is_absent(&self.#ident),
-                |__value| <#ty as #as_trait>::#write(&self.#ident, __value),
+                |__value| #written,
             )?;
         }
     }
@@ -54,12 +176,25 @@ impl<'a> WireField<'a> {
             ident, ty, name, ..
         } = self;
         let (as_trait, _, read) = self.names();
+        let mut reads = quote_spanned! { ty.span() => <#ty as #as_trait>::#read };
+        if !self.constraints.is_empty() {
+            let checks =
+                self.constraints
+                    .checks(ty, &quote! { &__read }, &quote! { __value.place() });
+            reads = quote! {
+                |__value| {
+                    let __read = #reads(__value)?;
+                    #checks
+                    ::core::result::Result::Ok(__read)
+                }
+            };
+        }
         quote_spanned! { ty.span() =>
             #ident: __from.declared(
                 #name,
                 <#ty as __factum::Snapshot>::EXPECTED,
                 <#ty as __factum::Snapshot>::absent,
-                <#ty as #as_trait>::#read,
+                #reads,
             )?,
         }
     }
@@ -70,9 +205,15 @@ impl<'a> WireField<'a> {
         let span = ty.span();
         let (as_trait, ..) = self.names();
         let shape = Ident::new(if self.as_text { "text_shape" } else { "shape" }, span);
-        quote_spanned! { span =>
-            __factum::FieldShape::new(#name, <#ty as #as_trait>::#shape(__shapes)),
-        }
+        let shape = self
+            .constraints
+            .narrow(quote_spanned! { span => <#ty as #as_trait>::#shape(__shapes) });
+        quote_spanned! { span => __factum::FieldShape::new(#name, #shape), }
+    }
+
+    /// What stands beside the implementation: the rules of the constraints.
+    pub(crate) fn statics(&self) -> TokenStream {
+        self.constraints.statics(self.ty, self.as_text)
     }
 
     /// The trait, and its functions that write and read.
@@ -175,5 +316,41 @@ pub(crate) fn in_its_own_scope(krate: &syn::Path, implementation: &TokenStream) 
             use #krate::__private as __factum;
             #implementation
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use syn::parse_quote;
+
+    use super::*;
+
+    #[test]
+    fn a_field_without_constraints_costs_nothing_more() {
+        let plain: Field = parse_quote! { note: String };
+        let field = WireField::new(&plain, Claims::default()).unwrap();
+        assert!(field.statics().is_empty());
+        let code = |tokens: TokenStream| tokens.to_string();
+        assert_eq!(
+            code(field.read()),
+            code(quote! {
+                note: __from.declared(
+                    "note",
+                    <String as __factum::Snapshot>::EXPECTED,
+                    <String as __factum::Snapshot>::absent,
+                    <String as __factum::Snapshot>::read,
+                )?,
+            })
+        );
+        assert_eq!(
+            code(field.write()),
+            code(quote! {
+                __out.declared(
+                    "note",
+                    <String as __factum::Snapshot>::is_absent(&self.note),
+                    |__value| <String as __factum::Snapshot>::write(&self.note, __value),
+                )?;
+            })
+        );
     }
 }

@@ -8,6 +8,7 @@
 //! - [`Outbox`]: publishing inside the caller's transaction.
 //! - [`Session`]: the consumer's transaction: dedup, handlers, guard and COMMIT.
 //! - [`RelayStore`]: what a relay asks the outbox for, under a lease.
+//! - [`record_readers`] and [`event_readers`]: which consumer takes which version of an event.
 //! - [`maintain`] and [`check_schema`]: partitions of the dedup window, and what is wrong with
 //!   the tables.
 
@@ -20,6 +21,7 @@ mod maintenance;
 pub mod migration;
 mod outbox;
 mod partition;
+mod reader;
 mod relay;
 mod schema;
 mod session;
@@ -30,6 +32,7 @@ pub use error::{DatabaseError, ErrorKind, classify, describe};
 pub use event_id::new_event_id;
 pub use maintenance::{MaintenanceReport, Window, maintain};
 pub use outbox::{MAX_PAYLOAD_BYTES, Outbox, Publication, PublishError};
+pub use reader::{EventReader, Reading, event_readers, record_readers};
 pub use relay::{Lease, Occasion, OutboxRow, RelayStore, SLOTS};
 pub use schema::{SchemaProblem, check_schema};
 pub use session::{CommitError, Dedup, DedupVerdict, RollbackError, Session, TransactionId};

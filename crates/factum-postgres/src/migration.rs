@@ -5,7 +5,7 @@
 //! tool of your own; `up` then finds them applied.
 //!
 //! Tables, in the first schema of the `search_path`: `outbox`, `relay_lease`, `processed_event`
-//! (its partitions are [`maintain`](crate::maintain)'s), `dead_letter`, `factum_migration`.
+//! (its partitions are [`maintain`](crate::maintain)'s), `dead_letter`, `event_reader`, `factum_migration`.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -34,11 +34,18 @@ struct Migration {
     sql: &'static str,
 }
 
-const MIGRATIONS: &[Migration] = &[Migration {
-    version: 1,
-    name: "base",
-    sql: include_str!("../migrations/0001_base.sql"),
-}];
+const MIGRATIONS: &[Migration] = &[
+    Migration {
+        version: 1,
+        name: "base",
+        sql: include_str!("../migrations/0001_base.sql"),
+    },
+    Migration {
+        version: 2,
+        name: "event_reader",
+        sql: include_str!("../migrations/0002_event_reader.sql"),
+    },
+];
 
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS factum_migration (\n    \
     version    integer     PRIMARY KEY,\n    \
@@ -206,8 +213,22 @@ pub(crate) async fn read_status(
 /// ```
 #[must_use]
 pub fn sql() -> String {
+    sql_above(0)
+}
+
+/// The migrations above that version as one SQL script, for a database that has the others already.
+///
+/// ```
+/// let script = factum_postgres::migration::sql_above(1);
+/// assert!(script.contains("CREATE TABLE event_reader") && !script.contains("CREATE TABLE outbox"));
+/// ```
+#[must_use]
+pub fn sql_above(version: i32) -> String {
     let mut text = TABLE.to_owned();
-    for migration in MIGRATIONS {
+    let missing = MIGRATIONS
+        .iter()
+        .filter(|migration| migration.version > version);
+    for migration in missing {
         text.push('\n');
         text.push_str(&script(migration));
     }

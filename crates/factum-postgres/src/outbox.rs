@@ -1,5 +1,6 @@
 use factum_event::{
-    AggregateIdError, EncodeError, Envelope, Event, EventId, Occurred, TraceContext,
+    AggregateIdError, EncodeError, Envelope, Event, EventId, Occurred, TraceContext, VersionError,
+    VersionVisitor,
 };
 use factum_fault::Point;
 use sqlx::PgConnection;
@@ -22,6 +23,10 @@ const MAX_TOPIC_BYTES: usize = 249;
 ///
 /// It never begins or commits a transaction. With a bare connection, each call commits on its own.
 ///
+/// An event that supersedes others (`#[event(…, supersedes = …)]`) is written in each of its versions, the newest
+/// first, in one statement: one row per version, each for its own topic, with the same event id, key and time, so
+/// that a consumer acts once whichever it takes (listing fault 7).
+///
 /// ```
 /// # extern crate factum_event as factum;
 /// # use factum::Event as _;
@@ -30,7 +35,7 @@ const MAX_TOPIC_BYTES: usize = 249;
 /// # #[event(kind = "order.confirmed.v1", aggregate = "Order", topic = "orders.confirmed")]
 /// # pub struct OrderConfirmed {
 /// #     #[event(aggregate_id)]
-/// #     order_id: u64,
+/// #     order_id: u32,
 /// # }
 /// use factum_postgres::{Outbox, PgConnection, PublishError};
 /// use time::OffsetDateTime;
@@ -119,6 +124,10 @@ pub enum PublishError {
         #[source]
         error: AggregateIdError,
     },
+    /// The event can't be written as one of the versions that it supersedes (EVT-3). Nothing was written, neither
+    /// of the older version nor of the new one.
+    #[error("can't publish: {0}")]
+    Version(#[from] VersionError),
     /// An event of this type with this id is in the outbox already. The caller's transaction has
     /// failed.
     #[error(
@@ -163,9 +172,9 @@ impl Outbox {
         conn: &mut PgConnection,
         what: impl Into<Publication<E>>,
     ) -> Result<EventId, PublishError> {
-        let row = self.row(what.into())?;
-        let id = row.event_id;
-        insert(conn, vec![row]).await?;
+        let mut rows = Vec::new();
+        let id = self.add(&mut rows, what.into())?;
+        insert(conn, rows).await?;
         Ok(id)
     }
 
@@ -179,18 +188,44 @@ impl Outbox {
         conn: &mut PgConnection,
         what: Vec<impl Into<Publication<E>>>,
     ) -> Result<Vec<EventId>, PublishError> {
-        let rows = what
+        let mut rows = Vec::new();
+        let ids = what
             .into_iter()
-            .map(|publication| self.row(publication.into()))
-            .collect::<Result<Vec<Row>, PublishError>>()?;
-        let ids = rows.iter().map(|row| row.event_id).collect();
-        if !rows.is_empty() {
+            .map(|publication| self.add(&mut rows, publication.into()))
+            .collect::<Result<Vec<EventId>, PublishError>>()?;
+        if !ids.is_empty() {
             insert(conn, rows).await?;
         }
         Ok(ids)
     }
 
-    fn row<E: Event>(&self, publication: Publication<E>) -> Result<Row, PublishError> {
+    /// Adds a row for every version of the event.
+    fn add<E: Event>(
+        &self,
+        rows: &mut Vec<Row>,
+        publication: Publication<E>,
+    ) -> Result<EventId, PublishError> {
+        let envelope = match publication.0 {
+            Source::Envelope(envelope) => envelope,
+            Source::Occurred(occurred) => occurred.with_id(new_event_id()),
+        };
+        let trace = self.trace.unwrap_or_else(new_trace).to_string();
+        envelope.visit_versions(&mut Versions { rows, trace })?;
+        Ok(envelope.id())
+    }
+}
+
+/// Makes a row of each version of one event.
+struct Versions<'a> {
+    rows: &'a mut Vec<Row>,
+    /// One fact, one trace.
+    trace: String,
+}
+
+impl VersionVisitor for Versions<'_> {
+    type Error = PublishError;
+
+    fn version<E: Event>(&mut self, envelope: &Envelope<E>) -> Result<(), PublishError> {
         let event_type = E::EVENT_TYPE;
         if !is_legal_topic(E::TOPIC) {
             return Err(PublishError::Topic {
@@ -198,10 +233,6 @@ impl Outbox {
                 topic: E::TOPIC,
             });
         }
-        let envelope = match publication.0 {
-            Source::Envelope(envelope) => envelope,
-            Source::Occurred(occurred) => occurred.with_id(new_event_id()),
-        };
         let key = envelope
             .aggregate_id()
             .map_err(|error| PublishError::Key { event_type, error })?
@@ -217,13 +248,12 @@ impl Outbox {
             });
         }
         let event_id = envelope.id();
-        let trace = self.trace.unwrap_or_else(new_trace).to_string();
         let headers = serde_json::json!({
             "event-id": event_id.to_string(),
             "event-type": event_type,
-            "traceparent": trace,
+            "traceparent": self.trace,
         });
-        Ok(Row {
+        self.rows.push(Row {
             event_id,
             event_type,
             aggregate_type: E::AGGREGATE_TYPE,
@@ -232,7 +262,8 @@ impl Outbox {
             payload,
             headers: headers.to_string(),
             occurred_at: envelope.occurred_at(),
-        })
+        });
+        Ok(())
     }
 }
 

@@ -90,6 +90,17 @@ impl SchemaProblem {
                 table: "dead_letter",
                 ..
             } => "RTRY-5",
+            Self::MissingTable {
+                table: "event_reader",
+            }
+            | Self::MissingColumn {
+                table: "event_reader",
+                ..
+            }
+            | Self::MissingUniqueKey {
+                table: "event_reader",
+                ..
+            } => "EVT-3",
             Self::MissingUniqueKey { .. } => "IDEM-1",
             Self::MissingSlots => "OBX-2",
             Self::MigrationPending { .. }
@@ -258,6 +269,22 @@ const COLUMNS: &[(&str, &[(&str, &str)])] = &[
             ("last_seen", "timestamp with time zone"),
         ],
     ),
+    (
+        "event_reader",
+        &[
+            ("consumer", "text"),
+            ("event_type", "text"),
+            ("taken_as", "text"),
+            ("newest", "text"),
+            ("topic", "text"),
+            ("consumer_group", "text"),
+            ("declared_at", "timestamp with time zone"),
+            ("seen_at", "timestamp with time zone"),
+            ("taken", "bigint"),
+            ("duplicates", "bigint"),
+            ("last_taken_at", "timestamp with time zone"),
+        ],
+    ),
 ];
 
 /// Everything that is wrong with the tables, by table; empty when a service may start.
@@ -338,6 +365,10 @@ async fn check(conn: &mut PgConnection) -> Result<Vec<SchemaProblem>, sqlx::Erro
             "processed_event" => check_dedup(conn, &mut problems).await?,
             "dead_letter" => {
                 let columns = "consumer, topic, partition, record_offset";
+                check_unique(conn, table, columns, &mut problems).await?;
+            }
+            "event_reader" => {
+                let columns = "consumer, event_type, taken_as, newest";
                 check_unique(conn, table, columns, &mut problems).await?;
             }
             _ => {}

@@ -5,16 +5,19 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use factum_event::{Event, Registry, Retry};
+use factum_event::{Event, EventType, Registry, RegistryError, Retry, TakenType};
 use factum_kafka::{GroupConsumer, GroupSettings, KafkaError, KafkaSettings, StartAt};
 use factum_postgres::Database;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::handler::{BatchHandler, ErasedHandler, Handler, PerBatch, PerEvent};
-use crate::lane::{ConsumerStats, Lane, LaneContext, LaneError, TombstonePolicy, UnknownPolicy};
+use crate::lane::{
+    ConsumerStats, Lane, LaneContext, LaneError, TombstonePolicy, TypeCounter, UnknownPolicy,
+};
 use crate::problem::Problem;
+use crate::readers::Readers;
 
 /// Records in one transaction at most; beyond it a transaction only holds its locks longer.
 const DEFAULT_BATCH_LIMIT: usize = 500;
@@ -26,7 +29,11 @@ const LEAVE_LIMIT: Duration = Duration::from_secs(10);
 /// A loop for one purpose: reads the topics of its events, dedups, calls the handlers, commits.
 ///
 /// The name identifies what was processed, for ever: `processed_event` is keyed by it. It is also
-/// Kafka's group id (CONS-1: `<service>-<purpose>`).
+/// Kafka's group id (CONS-1: `<service>-<purpose>`), unless [`group`](Consumer::group) sets another.
+///
+/// A handler of an event that supersedes older versions takes those, too, each made into the new one, unless the
+/// consumer has a handler of the older version itself. One fact takes effect once, in whichever version it comes
+/// first, because all its versions have one id.
 ///
 /// ```
 /// # use factum_runtime::{Consumer, Handler, Tx};
@@ -44,6 +51,7 @@ const LEAVE_LIMIT: Duration = Duration::from_secs(10);
 #[must_use = "a consumer does nothing until a service runs it"]
 pub struct Consumer {
     name: String,
+    group: Option<String>,
     registry: Registry,
     handlers: HashMap<&'static str, Arc<dyn ErasedHandler>>,
     /// Event types that were given a second handler; the start check refuses them.
@@ -72,6 +80,7 @@ impl Consumer {
     pub fn named(name: impl Into<String>) -> Self {
         Consumer {
             name: name.into(),
+            group: None,
             registry: Registry::new(),
             handlers: HashMap::new(),
             doubled: Vec::new(),
@@ -101,6 +110,16 @@ impl Consumer {
             return self;
         }
         self.registry = self.registry.with::<E>();
+        self
+    }
+
+    /// Kafka's group id, where it is not the name, of the same form (CONS-1). What was processed stays known by the
+    /// name: under another group the consumer reads its topics from the beginning (CONS-4), and what it had
+    /// processed has no second effect. Events older than the dedup window are then set aside as `out_of_window`.
+    ///
+    /// Two consumers never share a group: each would get a part of the records.
+    pub fn group(mut self, group: impl Into<String>) -> Self {
+        self.group = Some(group.into());
         self
     }
 
@@ -152,9 +171,15 @@ impl Consumer {
         &self.name
     }
 
-    /// The topics of its events, each once, in alphabetical order.
+    /// Kafka's group id: the name, unless [`group`](Self::group) says otherwise.
+    pub fn group_id(&self) -> &str {
+        self.group.as_deref().unwrap_or(&self.name)
+    }
+
+    /// The topics of all records that it takes, older versions' too, each once, in alphabetical order.
     pub(crate) fn topics(&self) -> Vec<&'static str> {
-        let mut topics: Vec<_> = self.handlers.values().map(|h| h.topic()).collect();
+        let taken = self.registry.taken_types();
+        let mut topics: Vec<_> = taken.iter().map(|taken| taken.topic).collect();
         topics.sort_unstable();
         topics.dedup();
         topics
@@ -183,6 +208,23 @@ impl Consumer {
                 "keep one, or make a second consumer",
             ));
         }
+        for conflict in self.registry.conflicts() {
+            let RegistryError::Ambiguous {
+                event_type,
+                first,
+                second,
+            } = conflict
+            else {
+                continue;
+            };
+            let what = format!(
+                "its handlers of `{first}` and `{second}` would both take `{event_type}`, which both supersede"
+            );
+            let mend = format!(
+                "let one of the two supersede the other, or add a handler of `{event_type}` itself"
+            );
+            problems.push(problem("EVT-3", what, &mend));
+        }
         if !(1..=10_000).contains(&self.batch_limit) {
             let what = format!("its batch limit is {}", self.batch_limit);
             problems.push(problem(
@@ -209,13 +251,25 @@ impl Consumer {
         shutdown: CancellationToken,
     ) -> Result<(), ConsumerError> {
         let group = GroupSettings {
-            group_id: self.name.clone(),
+            group_id: self.group_id().to_owned(),
             topics: self.topics().into_iter().map(str::to_owned).collect(),
             start_at: self.start_at,
             commit_interval: COMMIT_INTERVAL,
             drain_deadline: context.drain_deadline,
         };
         let stats = self.stats.clone();
+        let taken = self.registry.taken_types();
+        // A consumer runs once: its counters have no types yet.
+        let _ = stats
+            .types
+            .set(taken.iter().map(TypeCounter::new).collect());
+        let readers = Readers {
+            consumer: self.name.clone(),
+            group: group.group_id.clone(),
+            taken: with_newest(&taken),
+            stats: stats.clone(),
+            db: context.db.clone(),
+        };
         let lane_context = Arc::new(LaneContext {
             consumer: self.name.clone(),
             registry: self.registry,
@@ -255,6 +309,8 @@ impl Consumer {
         // A consumer runs once: its counters have no group yet.
         let _ = stats.group.set(consumer.stats());
 
+        let no_more_records = CancellationToken::new();
+        let readers = AbortOnDropHandle::new(tokio::spawn(readers.run(no_more_records.clone())));
         let ended = tokio::select! {
             () = shutdown.cancelled() => Ok(()),
             Some(error) = reports.recv() => Err(ConsumerError::Lane(error)),
@@ -270,11 +326,30 @@ impl Consumer {
         {
             tracing::error!(consumer = %self.name, "a lane did not end in time; its transaction is rolled back by the database");
         }
+        no_more_records.cancel();
+        // It ends within a second, and it can't fail.
+        let _ = readers.await;
         match (ended, reports.try_recv()) {
             (Ok(()), Ok(error)) => Err(ConsumerError::Lane(error)),
             (ended, _) => ended,
         }
     }
+}
+
+/// Each type of records with the newest version of its event that the consumer has a handler for.
+fn with_newest(taken: &[TakenType]) -> Vec<(TakenType, &'static str)> {
+    let parsed = |event_type: &str| event_type.parse::<EventType>().ok();
+    let newest = |of: &TakenType| {
+        let event = parsed(of.taken_as)?;
+        let versions = taken.iter().filter_map(|other| {
+            let version = parsed(other.taken_as)?;
+            let same = (version.aggregate(), version.event()) == (event.aggregate(), event.event());
+            same.then_some((version.version(), other.taken_as))
+        });
+        versions.max().map(|(_, newest)| newest)
+    };
+    let with = |of: &TakenType| (*of, newest(of).unwrap_or(of.taken_as));
+    taken.iter().map(with).collect()
 }
 
 /// What a consumer needs from its service.

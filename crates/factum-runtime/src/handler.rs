@@ -149,7 +149,6 @@ pub(crate) type RunFuture<'a> = Pin<Box<dyn Future<Output = Result<(), RunError>
 
 /// A handler without its event type. A run is a row of consecutive events of that type.
 pub(crate) trait ErasedHandler: Send + Sync {
-    fn topic(&self) -> &'static str;
     fn run<'a>(
         &'a self,
         events: Vec<Delivery>,
@@ -166,10 +165,6 @@ pub(crate) struct PerBatch<H, E>(pub(crate) H, pub(crate) std::marker::PhantomDa
 const OTHER_TYPE: &str = "a handler was given an event of another type";
 
 impl<E: Event, H: Handler<E>> ErasedHandler for PerEvent<H, E> {
-    fn topic(&self) -> &'static str {
-        E::TOPIC
-    }
-
     fn run<'a>(
         &'a self,
         events: Vec<Delivery>,
@@ -202,10 +197,6 @@ impl<E: Event, H: Handler<E>> ErasedHandler for PerEvent<H, E> {
 }
 
 impl<E: Event, H: BatchHandler<E>> ErasedHandler for PerBatch<H, E> {
-    fn topic(&self) -> &'static str {
-        E::TOPIC
-    }
-
     fn run<'a>(
         &'a self,
         events: Vec<Delivery>,

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::handler::{CallError, CallLimits, Delivery, ErasedHandler, RunError, T
 use crate::work_list::{Part, WorkList};
 use factum_event::{
     AnyEnvelope, DeadLetterReason, Decoded, EventId, Failure, Outcome, Poison, Registry, Retry,
-    TraceContext, decide,
+    TakenType, TraceContext, decide,
 };
 use factum_fault::Point;
 use factum_kafka::{GroupStats, LaneFeed, Record};
@@ -57,6 +57,7 @@ macro_rules! stats {
         #[derive(Debug, Default)]
         pub struct ConsumerStats {
             $($name: AtomicU64,)*
+            pub(crate) types: OnceLock<Vec<TypeCounter>>,
             pub(crate) group: OnceLock<Arc<GroupStats>>,
         }
 
@@ -67,6 +68,13 @@ macro_rules! stats {
             /// again by itself; the records in flight come again as duplicates.
             pub fn evictions(&self) -> u64 {
                 self.group.get().map_or(0, |group| group.evictions())
+            }
+
+            /// The same by type of records, sorted by it: which versions of its events the consumer takes, and
+            /// as what. Empty before the consumer runs.
+            pub fn by_type(&self) -> Vec<TypeStats> {
+                let counters = self.types.get().map_or(&[][..], Vec::as_slice);
+                counters.iter().map(TypeCounter::read).collect()
             }
         }
     };
@@ -91,6 +99,102 @@ stats! {
     reruns,
     /// Transactions committed.
     transactions,
+}
+
+/// What a consumer has done with the records of one type since it started, see [`ConsumerStats::by_type`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TypeStats {
+    /// The type of the records.
+    pub event_type: &'static str,
+    /// The type that the handler got: the same, or a newer one that the records were made into.
+    pub taken_as: &'static str,
+    /// Events that took effect from such records.
+    pub taken: u64,
+    /// Such records whose event had been handled before: a repeat, or another version of the same fact.
+    pub duplicates: u64,
+    /// When an event last took effect from such a record.
+    pub last_taken_at: Option<time::OffsetDateTime>,
+}
+
+impl TypeStats {
+    /// Whether the records are of an older version than the handler's.
+    pub fn is_upcast(&self) -> bool {
+        self.event_type != self.taken_as
+    }
+}
+
+/// Counts the records of one type.
+#[derive(Debug)]
+pub(crate) struct TypeCounter {
+    event_type: &'static str,
+    taken_as: &'static str,
+    taken: AtomicU64,
+    duplicates: AtomicU64,
+    /// Milliseconds since 1970; 0 for never.
+    last_taken_at: AtomicI64,
+}
+
+impl TypeCounter {
+    pub(crate) fn new(taken: &TakenType) -> TypeCounter {
+        TypeCounter {
+            event_type: taken.event_type,
+            taken_as: taken.taken_as,
+            taken: AtomicU64::new(0),
+            duplicates: AtomicU64::new(0),
+            last_taken_at: AtomicI64::new(0),
+        }
+    }
+
+    fn read(&self) -> TypeStats {
+        let millis = self.last_taken_at.load(Ordering::Relaxed);
+        let at = time::OffsetDateTime::from_unix_timestamp_nanos(i128::from(millis) * 1_000_000);
+        TypeStats {
+            event_type: self.event_type,
+            taken_as: self.taken_as,
+            taken: self.taken.load(Ordering::Relaxed),
+            duplicates: self.duplicates.load(Ordering::Relaxed),
+            last_taken_at: at.ok().filter(|_| millis != 0),
+        }
+    }
+}
+
+/// What became of a batch's events, by the type of their records.
+#[derive(Default)]
+struct Tally(Vec<(&'static str, usize, usize)>);
+
+impl Tally {
+    fn add(&mut self, event_type: &'static str, taken: usize, duplicates: usize) {
+        // A consumer takes few types, and neighbours are mostly of one.
+        match self
+            .0
+            .iter_mut()
+            .rev()
+            .find(|(known, ..)| *known == event_type)
+        {
+            Some(entry) => {
+                entry.1 += taken;
+                entry.2 += duplicates;
+            }
+            None => self.0.push((event_type, taken, duplicates)),
+        }
+    }
+
+    fn record(&self, stats: &ConsumerStats) {
+        let now = time::OffsetDateTime::now_utc().unix_timestamp_nanos() / 1_000_000;
+        let now = i64::try_from(now).unwrap_or(i64::MAX);
+        let counters = stats.types.get().map_or(&[][..], Vec::as_slice);
+        for (event_type, taken, duplicates) in &self.0 {
+            let Some(counter) = counters.iter().find(|c| c.event_type == *event_type) else {
+                continue;
+            };
+            add(&counter.taken, *taken);
+            add(&counter.duplicates, *duplicates);
+            if *taken > 0 {
+                counter.last_taken_at.fetch_max(now, Ordering::Relaxed);
+            }
+        }
+    }
 }
 
 fn add(counter: &AtomicU64, n: usize) {
@@ -447,11 +551,19 @@ impl Lane {
         let mut duplicates = 0;
         let mut verdict = verdicts.into_iter();
         let mut fresh: Vec<(usize, EventId)> = Vec::with_capacity(ids.len());
+        let mut tally = Tally::default();
         for (index, item) in items.iter_mut().enumerate() {
-            let Some(id) = item.event_id() else { continue };
+            let Item::Event { envelope, .. } = &*item else {
+                continue;
+            };
+            let (id, sent_as) = (envelope.id(), envelope.sent_as());
             match verdict.next() {
-                Some(DedupVerdict::Fresh) => fresh.push((index, id)),
+                Some(DedupVerdict::Fresh) => {
+                    tally.add(sent_as, 1, 0);
+                    fresh.push((index, id));
+                }
                 Some(DedupVerdict::Duplicate) => {
+                    tally.add(sent_as, 0, 1);
                     duplicates += 1;
                     *item = Item::Duplicate;
                 }
@@ -517,6 +629,7 @@ impl Lane {
                 add(&context.stats.duplicates, duplicates);
                 add(&context.stats.dead_lettered, letters);
                 skipped.record(&context.stats);
+                tally.record(&context.stats);
                 Ok(())
             }
             Err(error) => {
@@ -777,9 +890,7 @@ impl LaneContext {
     /// from the headers.
     fn letter(&self, record: &Record, reason: DeadLetterReason) -> Letter {
         let (event_id, event_type) = match self.registry.decode(record.value.as_deref()) {
-            Decoded::Event(envelope) => {
-                (Some(envelope.id()), Some(envelope.event_type().to_owned()))
-            }
+            Decoded::Event(envelope) => (Some(envelope.id()), Some(envelope.sent_as().to_owned())),
             Decoded::Unknown { event_type } => (header(record, "event-id"), Some(event_type)),
             Decoded::Poison(_) | Decoded::Tombstone => {
                 (header(record, "event-id"), header(record, "event-type"))

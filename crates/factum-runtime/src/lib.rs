@@ -8,6 +8,7 @@ mod lane;
 mod maintenance;
 mod parts;
 mod problem;
+mod readers;
 mod relay;
 mod service;
 mod signals;
@@ -19,7 +20,7 @@ pub use config::{Config, ConfigError, Profile};
 pub use consumer::{Consumer, ConsumerError};
 pub use factum_kafka::StartAt;
 pub use handler::{BatchHandler, Handler, Tx};
-pub use lane::{ConsumerStats, LaneError, TombstonePolicy, UnknownPolicy};
+pub use lane::{ConsumerStats, LaneError, TombstonePolicy, TypeStats, UnknownPolicy};
 pub use problem::Problem;
 pub use relay::{Relay, RelayError, RelayStats};
 pub use service::{Service, ServiceBuilder, ServiceError};
@@ -27,6 +28,6 @@ pub use service::{Service, ServiceBuilder, ServiceError};
 // What the command and the facade take from below, so that each depends on this crate alone.
 pub use factum_kafka::{KafkaSettings, SaslMechanism, Security};
 pub use factum_postgres::{
-    Database, DatabaseError, DatabaseSettings, ErrorKind, MaintenanceReport, Outbox, Publication,
-    PublishError, Window, maintain, migration, new_event_id,
+    Database, DatabaseError, DatabaseSettings, ErrorKind, EventReader, MaintenanceReport, Outbox,
+    Publication, PublishError, Window, event_readers, maintain, migration, new_event_id,
 };

@@ -7,7 +7,7 @@ use std::io;
 use std::pin::pin;
 use std::time::Duration;
 
-use factum_event::Event;
+use factum_event::{Event, Registry};
 use factum_postgres::Database;
 
 use crate::config::Config;
@@ -120,8 +120,16 @@ impl ServiceBuilder {
 
     /// Declares that this service publishes `E` and owns its topic: the start check then asks for
     /// that topic too (CFG-4), and [`create_topics`](ServiceBuilder::create_topics) may create it.
+    ///
+    /// The topics of the versions that `E` supersedes count as its own, since they are published, too.
     pub fn publishes<E: Event>(mut self) -> ServiceBuilder {
         self.own_topics.insert(E::TOPIC);
+        // A malformed type has no versions; publishing it says so.
+        if let Ok(registry) = Registry::new().try_with::<E>() {
+            let versions = registry.taken_types();
+            self.own_topics
+                .extend(versions.iter().map(|version| version.topic));
+        }
         self
     }
 

@@ -1,6 +1,6 @@
 //! What must hold before a service starts: code, configuration, brokers, topics, database.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use factum_kafka::{KafkaError, KafkaErrorKind, NewTopic, create_topics, describe_topics};
@@ -17,7 +17,8 @@ const TOPICS_TIMEOUT: Duration = Duration::from_secs(10);
 const CONSUMER_NAME_MAX_BYTES: usize = 128;
 /// librdkafka's own, where `KAFKA_CONSUMER_MAX_POLL_INTERVAL_MS` says nothing else.
 const MAX_POLL_INTERVAL_DEFAULT: Duration = Duration::from_secs(300);
-/// Connections beside the lanes': relay, its lease, maintenance, start checks.
+/// Connections beside the lanes': relay, its lease, maintenance, and one for the start checks and then for what the
+/// consumers say of themselves.
 const CONNECTIONS_BESIDE_LANES: u32 = 4;
 /// Copies of a topic that is created in production; one elsewhere.
 const REPLICATION_IN_PRODUCTION: u16 = 3;
@@ -90,6 +91,7 @@ impl ServiceBuilder {
             }
             problems.extend(self.consumer_name_problem(name));
         }
+        problems.extend(self.group_problems());
         let max_poll_interval = self.max_poll_interval();
         for consumer in &self.consumers {
             let place = format!("consumer `{}`", consumer.name());
@@ -112,7 +114,49 @@ impl ServiceBuilder {
         problems
     }
 
-    fn consumer_name_problem(&self, name: &str) -> Option<Problem> {
+    /// Of the groups that are set apart from their consumers' names.
+    fn group_problems(&self) -> Vec<Problem> {
+        let service = &self.config.service;
+        let mut problems = Vec::new();
+        let mut members = BTreeMap::<&str, Vec<&str>>::new();
+        for consumer in &self.consumers {
+            let (name, group) = (consumer.name(), consumer.group_id());
+            members.entry(group).or_default().push(name);
+            if group == name {
+                continue;
+            }
+            if let Some(fault) = self.fault_of_name(group) {
+                problems.push(Problem::new(
+                    "CONS-1",
+                    format!("consumer `{name}`"),
+                    format!("its Kafka group is set apart, and {fault}"),
+                    format!(
+                        "write .group(\"{service}-…\") in lower-case words joined by dashes, or leave it out: then \
+                         the group is called as the consumer"
+                    ),
+                ));
+            }
+        }
+        for (group, names) in members {
+            // Consumers of one name are named elsewhere.
+            let distinct: BTreeSet<&str> = names.into_iter().collect();
+            if distinct.len() > 1 {
+                let names: Vec<&str> = distinct.into_iter().collect();
+                problems.push(Problem::new(
+                    "CONS-1",
+                    format!("consumers `{}`", names.join("`, `")),
+                    format!(
+                        "they share the Kafka group `{group}`, so each would get a part of the records alone"
+                    ),
+                    "give each its own .group(…), or leave it out: then the group is called as the consumer",
+                ));
+            }
+        }
+        problems
+    }
+
+    /// What is wrong with the name of a consumer or a group, as a clause.
+    fn fault_of_name(&self, name: &str) -> Option<String> {
         let service = &self.config.service;
         let purpose = name
             .strip_prefix(service.as_str())
@@ -127,6 +171,12 @@ impl ServiceBuilder {
         } else {
             return None;
         };
+        Some(what)
+    }
+
+    fn consumer_name_problem(&self, name: &str) -> Option<Problem> {
+        let service = &self.config.service;
+        let what = self.fault_of_name(name)?;
         Some(Problem::new(
             "CONS-1",
             format!("consumer `{name}`"),

@@ -9,7 +9,7 @@
 //! ```
 //!
 //! It has the events and their parts, and no IO: [`Event`], [`Snapshot`], [`Envelope`],
-//! [`EventId`], [`Money`], [`Amount`], [`Currency`].
+//! [`EventId`], [`Money`], [`Amount`], [`Currency`], [`Personal`].
 //!
 //! # A service
 //!
@@ -124,11 +124,11 @@ pub use factum_macros::{Event, Snapshot};
 #[doc(inline)]
 pub use factum_runtime::{
     BatchHandler, CloudEventsSource, CloudEventsSourceError, Config, ConfigError, Consumer,
-    ConsumerError, ConsumerStats, Database, DatabaseError, DatabaseSettings, ErrorKind, Handler,
-    KafkaSettings, LaneError, MaintenanceReport, Outbox, Problem, Profile, Publication,
-    PublishError, Relay, RelayError, RelayStats, SaslMechanism, Security, Service, ServiceBuilder,
-    ServiceError, StartAt, TombstonePolicy, Tx, UnknownPolicy, Window, maintain, migration,
-    new_event_id,
+    ConsumerError, ConsumerStats, Database, DatabaseError, DatabaseSettings, ErrorKind,
+    EventReader, Handler, KafkaSettings, LaneError, MaintenanceReport, Outbox, Problem, Profile,
+    Publication, PublishError, Relay, RelayError, RelayStats, SaslMechanism, Security, Service,
+    ServiceBuilder, ServiceError, StartAt, TombstonePolicy, Tx, TypeStats, UnknownPolicy, Window,
+    event_readers, maintain, migration, new_event_id,
 };
 
 pub use bigdecimal;
@@ -140,6 +140,7 @@ pub use uuid;
 /// What the derives name. Not part of the promise.
 #[doc(hidden)]
 pub mod __private {
+    pub use factum_contract::gate::{Place, check};
     pub use factum_event::__private::*;
 }
 
@@ -147,3 +148,8 @@ pub mod __private {
 #[cfg(all(doctest, feature = "service"))]
 #[doc = include_str!("../../../README.md")]
 struct Readme;
+
+// And that of the page about versions.
+#[cfg(all(doctest, feature = "service"))]
+#[doc = include_str!("../../../docs/versions.md")]
+struct Versions;

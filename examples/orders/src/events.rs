@@ -17,8 +17,10 @@ pub struct OrderConfirmed {
     #[event(aggregate_id)]
     pub order_ref: String,
     /// The order.
+    #[event(range(min = 1, max = 9_007_199_254_740_991))]
     pub order_id: NonZeroU64,
     /// The customer.
+    #[event(range(min = 1, max = 9_007_199_254_740_991))]
     pub customer_id: NonZeroU64,
     /// What the order costs, more than zero.
     pub total_amount: PositiveAmount,
@@ -38,10 +40,13 @@ pub struct InvoiceIssued {
     #[event(aggregate_id)]
     pub invoice_ref: String,
     /// The invoice; ascending in its series.
+    #[event(range(min = 1, max = 9_007_199_254_740_991))]
     pub invoice_id: NonZeroU64,
     /// The order that it asks money for.
+    #[event(range(min = 1, max = 9_007_199_254_740_991))]
     pub order_id: NonZeroU64,
     /// The customer who gets it.
+    #[event(range(min = 1, max = 9_007_199_254_740_991))]
     pub customer_id: NonZeroU64,
     /// What is to be paid, more than zero.
     pub total_amount: PositiveAmount,

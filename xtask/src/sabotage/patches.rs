@@ -60,13 +60,32 @@ const LANE: &str = "crates/factum-runtime/src/lane.rs";
 const WORK_LIST: &str = "crates/factum-runtime/src/work_list.rs";
 const LANES: &str = "crates/factum-kafka/src/lanes.rs";
 const OUTCOME: &str = "crates/factum-event/src/outcome.rs";
+const DECODE: &str = "crates/factum-event/src/decode.rs";
+const VERSION: &str = "crates/factum-event/src/version.rs";
 const SESSION: &str = "crates/factum-postgres/src/session.rs";
 const RELAY: &str = "crates/factum-runtime/src/relay.rs";
 const RELAY_STORE: &str = "crates/factum-postgres/src/relay.rs";
 const PRODUCER: &str = "crates/factum-kafka/src/producer.rs";
 
+const CONSTRAINED_FIELDS: &str = "crates/factum-macros/src/fields.rs";
+const CONSTRAINT: &str = "crates/factum-event/src/constraint.rs";
+const ENCODE: &str = "crates/factum-event/src/encode.rs";
+
+const CONSTRAINTS: &str = "--test constraints";
+const CONSTRAINT_MODELS: &str = "--test constraint_models";
+const PERSONAL: &str = "crates/factum-macros/src/personal.rs";
+const VERBS: &str = "crates/factum-macros/src/verbs.rs";
+
+const GATE: &str = "crates/factum-contract/src/gate.rs";
+const COMPATIBILITY: &str = "crates/factum-contract/src/compatibility.rs";
+const REVISION: &str = "crates/factum-cli/src/contract/revision.rs";
+
+const CONTRACT_GATE: &str = "--test gate";
+const CONTRACT_PROPERTIES: &str = "--test properties";
+const CONTRACT_COMMAND: &str = "--test contract";
 const POSTGRES: &str = "--test postgres";
 const CONSUMER: &str = "--test consumer";
+const VERSIONS: &str = "--test versions";
 const UNIT: &str = "--lib";
 
 pub(crate) const PATCHES: &[Patch] = &[
@@ -274,5 +293,137 @@ pub(crate) const PATCHES: &[Patch] = &[
         sound: "            Decoded::Poison(poison) => Item::DeadLetter {\n                reason: DeadLetterReason::Poison(poison.reason()),\n                poison: Some(poison),\n            },",
         broken: "            Decoded::Poison(_) => Item::Unknown,",
         catchers: &[Catcher::Cell("kill/poll.after")],
+    },
+    Patch {
+        name: "no-constraints-when-publishing",
+        what: "a value is written without a look at its field's constraints",
+        file: CONSTRAINED_FIELDS,
+        sound: "written = quote! {{ #checks #written }};",
+        broken: "let _ = checks;",
+        catchers: &[Catcher::Test {
+            target: POSTGRES,
+            name: "an_event_that_breaks_a_constraint_is_not_published",
+        }],
+    },
+    Patch {
+        name: "no-constraints-when-reading",
+        what: "a value is read without a look at its field's constraints",
+        file: CONSTRAINED_FIELDS,
+        sound: "                    #checks\n",
+        broken: "",
+        catchers: &[Catcher::Test {
+            target: CONSTRAINTS,
+            name: "a_reader_refuses_what_breaks_a_constraint_and_names_path_and_rule",
+        }],
+    },
+    Patch {
+        name: "pattern-of-a-part",
+        what: "a text passes when its beginning matches the pattern",
+        file: CONSTRAINT,
+        sound: "\"^(?:{})$\"",
+        broken: "\"^(?:{})\"",
+        catchers: &[Catcher::Test {
+            target: CONSTRAINT_MODELS,
+            name: "patterns_agree",
+        }],
+    },
+    Patch {
+        name: "other-of-a-named-value",
+        what: "a catch-all that holds a named value is written, and read back as that variant",
+        file: ENCODE,
+        sound: "if named.contains(&text) {",
+        broken: "if named.is_empty() && text.is_empty() {",
+        catchers: &[Catcher::Test {
+            target: CONSTRAINT_MODELS,
+            name: "choices_agree",
+        }],
+    },
+    Patch {
+        name: "personal-data-is-not-seen-through",
+        what: "an event of a broadcast topic compiles with a snapshot that holds personal data",
+        file: PERSONAL,
+        sound: "if !PARTS[1].is_empty() {",
+        broken: "if false {",
+        catchers: &[Catcher::Test {
+            target: "--test derives",
+            name: "every_mistake_has_its_error",
+        }],
+    },
+    Patch {
+        name: "any-word-in-ed-is-a-verb",
+        what: "an event may be called `OrderNeed`",
+        file: VERBS,
+        sound: "return has(IN_EED, word);",
+        broken: "return true;",
+        catchers: &[Catcher::Test {
+            target: UNIT,
+            name: "names_that_are_not_in_the_past_tense_are_found",
+        }],
+    },
+    Patch {
+        name: "update-writes-a-broken-contract",
+        what: "FACTUM_CONTRACTS=update overwrites the lock file of a contract that is broken",
+        file: GATE,
+        sound: "    if report.is_breaking() {\n        return Err",
+        broken: "    if report.is_breaking() && mode == Mode::Compare {\n        return Err",
+        catchers: &[Catcher::Test {
+            target: CONTRACT_GATE,
+            name: "a_breaking_change_is_never_written",
+        }],
+    },
+    Patch {
+        name: "presence-is-not-compared",
+        what: "a field that becomes required or optional passes for compatible",
+        file: COMPATIBILITY,
+        sound: "                self.presence(before, field);\n",
+        broken: "",
+        catchers: &[Catcher::Test {
+            target: CONTRACT_PROPERTIES,
+            name: "what_is_called_compatible_is_read_by_both_sides",
+        }],
+    },
+    Patch {
+        name: "a-branch-removes-what-main-added",
+        what: "a branch is compared with the tip of main and not with where it left it",
+        file: REVISION,
+        sound: "merge_base(root, &commit).unwrap_or(commit)",
+        broken: "merge_base(root, &commit).and(None).unwrap_or(commit)",
+        catchers: &[Catcher::Test {
+            target: CONTRACT_COMMAND,
+            name: "an_event_that_main_got_since_is_no_removal_on_a_branch",
+        }],
+    },
+    Patch {
+        name: "old-version-has-an-id-of-its-own",
+        what: "the row of the older version gets another event id",
+        file: VERSION,
+        sound: "    let converted = Envelope::new(envelope.id(), event, envelope.occurred_at());\n",
+        broken: "    let mut other = *envelope.id().as_uuid().as_bytes();\n    other[15] ^= 1;\n    let other = uuid::Uuid::from_bytes(other).try_into().unwrap_or(envelope.id());\n    let converted = Envelope::new(other, event, envelope.occurred_at());\n",
+        catchers: &[Catcher::Test {
+            target: VERSIONS,
+            name: "embedded::listing_fault_07_one_id_for_both_versions",
+        }],
+    },
+    Patch {
+        name: "no-upcast",
+        what: "a consumer of the new version skips the old one",
+        file: DECODE,
+        sound: "        self.decoders.get(record_type).or_else(upcast)\n",
+        broken: "        drop(upcast);\n        self.decoders.get(record_type)\n",
+        catchers: &[Catcher::Test {
+            target: VERSIONS,
+            name: "the_newest_version_takes_all_older_ones",
+        }],
+    },
+    Patch {
+        name: "dedup-by-version",
+        what: "each version of a fact is deduplicated by itself",
+        file: LANE,
+        sound: "        let ids: Vec<EventId> = items.iter().filter_map(Item::event_id).collect();\n",
+        broken: "        let by_version = |item: &Item| match item {\n            Item::Event { envelope, .. } => {\n                let mut id = envelope.id().to_string();\n                id.pop();\n                id.extend(envelope.sent_as().chars().last());\n                id.parse().ok()\n            }\n            _ => None,\n        };\n        let ids: Vec<EventId> = items.iter().filter_map(by_version).collect();\n",
+        catchers: &[Catcher::Test {
+            target: VERSIONS,
+            name: "embedded::both_versions_in_one_batch_act_once",
+        }],
     },
 ];

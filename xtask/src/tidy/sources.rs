@@ -65,6 +65,7 @@ const ALLOWED_IO: &[&str] = &[
 const IMPURE: &[&str] = &[
     "SystemTime",
     // Not the word alone: an instant is a form of a value, too.
+    "time::Instant",
     "Instant::now",
     "now_utc",
     "now_local",

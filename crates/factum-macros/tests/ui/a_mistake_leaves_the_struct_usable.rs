@@ -8,7 +8,7 @@ use factum::{Event as _, EventId, Registry};
 #[event(kind = "order.confirmed.v1", aggregate = "Order", topic = "orders/confirmed")]
 pub struct OrderConfirmed {
     #[event(aggregate_id)]
-    pub order_id: u64,
+    pub order_id: u32,
 }
 
 // The one mistake above is the one error: nothing here is reported.

@@ -6,9 +6,9 @@ use factum_macros::Event;
 #[event(kind = "order.confirmed.v1", aggregate = "Order", topic = "orders.confirmed")]
 pub struct OrderConfirmed {
     #[event(aggregate_id)]
-    pub order_id: u64,
+    pub order_id: u32,
     #[event(aggregate_id)]
-    pub customer_id: u64,
+    pub customer_id: u32,
 }
 
 fn main() {}

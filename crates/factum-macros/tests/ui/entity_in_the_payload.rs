@@ -10,7 +10,7 @@ pub struct CustomerEntity {
 #[event(kind = "order.confirmed.v1", aggregate = "Order", topic = "orders.confirmed")]
 pub struct OrderConfirmed {
     #[event(aggregate_id)]
-    pub order_id: u64,
+    pub order_id: u32,
     pub customer: CustomerEntity,
 }
 

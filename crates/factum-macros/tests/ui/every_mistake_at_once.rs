@@ -5,8 +5,8 @@ use factum_macros::Event;
 #[derive(Event)]
 #[event(kind = "OrderConfirmed", aggregate = "The Order", topic = "orders/confirmed", key = "order_id")]
 pub struct OrderConfirmed {
-    pub order_id: u64,
-    pub event_id: u64,
+    pub order_id: u32,
+    pub event_id: u32,
     #[event(rename = "remark")]
     pub note: String,
 }

@@ -6,10 +6,10 @@ use factum_macros::Event;
 #[event(kind = "order.confirmed.v1", aggregate = "Order", topic = "orders.confirmed")]
 pub struct OrderConfirmed {
     #[event(aggregate_id)]
-    pub order_id: u64,
-    pub event_id: u64,
+    pub order_id: u32,
+    pub event_id: u32,
     pub event_type: String,
-    pub occurred_at: u64,
+    pub occurred_at: u32,
     pub aggregate_type: String,
 }
 

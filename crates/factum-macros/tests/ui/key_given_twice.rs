@@ -7,7 +7,7 @@ use factum_macros::Event;
 #[event(topic = "b")]
 pub struct OrderConfirmed {
     #[event(aggregate_id)]
-    pub order_id: u64,
+    pub order_id: u32,
 }
 
 fn main() {}

@@ -6,7 +6,7 @@ use factum_macros::Event;
 #[event(kind = "order.confirmedconfirmedconfirmedconfirmedconfirmedconfirmedconfirmedconfirmedconfirmedconfirmedconfirmedconfirmedconfirmedconfirmed.v1", aggregate = "Order", topic = "orders.confirmed")]
 pub struct OrderConfirmed {
     #[event(aggregate_id)]
-    pub order_id: u64,
+    pub order_id: u32,
 }
 
 fn main() {}

@@ -2,7 +2,7 @@ extern crate factum_event as factum;
 
 
 pub struct OrderConfirmed {
-    pub order_id: u64,
+    pub order_id: u32,
 }
 
 fn main() {

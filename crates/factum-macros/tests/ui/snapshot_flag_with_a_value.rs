@@ -5,7 +5,7 @@ use factum_macros::Snapshot;
 #[derive(Snapshot)]
 pub struct Item {
     #[snapshot(text = true)]
-    pub price: u64,
+    pub price: u32,
 }
 
 fn main() {}

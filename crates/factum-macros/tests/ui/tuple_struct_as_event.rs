@@ -4,6 +4,6 @@ use factum_macros::Event;
 
 #[derive(Event)]
 #[event(kind = "order.confirmed.v1", aggregate = "Order", topic = "orders.confirmed")]
-pub struct OrderConfirmed(u64);
+pub struct OrderConfirmed(u32);
 
 fn main() {}

@@ -5,7 +5,7 @@ use factum_macros::Event;
 #[derive(Event)]
 #[event(kind = "order.confirmed.v1", aggregate = "Order", topic = "orders.confirmed")]
 pub union OrderConfirmed {
-    order_id: u64,
+    order_id: u32,
 }
 
 fn main() {}

@@ -5,6 +5,9 @@ use time::OffsetDateTime;
 
 use crate::fixture::Fixture;
 
+/// How many migrations there are.
+const ALL: usize = 2;
+
 #[tokio::test]
 async fn migrations_run_once_and_are_safe_to_run_twice() {
     let fixture = Fixture::empty().await;
@@ -13,10 +16,16 @@ async fn migrations_run_once_and_are_safe_to_run_twice() {
 
     assert_eq!(
         migration::up(&fixture.db).await.unwrap(),
-        [Applied {
-            version: 1,
-            name: "base"
-        }]
+        [
+            Applied {
+                version: 1,
+                name: "base"
+            },
+            Applied {
+                version: 2,
+                name: "event_reader"
+            }
+        ]
     );
     assert_eq!(migration::up(&fixture.db).await.unwrap(), []);
     let applied = migration::status(&fixture.db).await.unwrap();
@@ -37,7 +46,7 @@ async fn many_instances_may_migrate_at_once() {
     for one in running {
         applied += one.await.unwrap();
     }
-    assert_eq!(applied, 1);
+    assert_eq!(applied, ALL);
     assert_eq!(fixture.count("SELECT count(*) FROM relay_lease").await, 64);
 }
 
@@ -53,6 +62,32 @@ async fn the_printed_sql_runs_by_itself_and_is_known_as_applied() {
         .await
         .unwrap();
     assert_eq!(check_schema(&fixture.db).await.unwrap(), []);
+}
+
+#[tokio::test]
+async fn an_older_schema_is_named_and_brought_up_to_date() {
+    let fixture = Fixture::new().await;
+    let older = "DROP TABLE event_reader; DELETE FROM factum_migration WHERE version = 2";
+    for with_a_tool in [false, true] {
+        fixture.sql(older).await;
+        let problems = check_schema(&fixture.db).await.unwrap();
+        assert_eq!(
+            problems,
+            [SchemaProblem::MigrationPending {
+                version: 2,
+                name: "event_reader"
+            }]
+        );
+        if with_a_tool {
+            fixture
+                .sql(format!("BEGIN; {} COMMIT;", migration::sql_above(1)))
+                .await;
+            assert_eq!(migration::up(&fixture.db).await.unwrap(), []);
+        } else {
+            assert_eq!(migration::up(&fixture.db).await.unwrap().len(), 1);
+        }
+        assert_eq!(check_schema(&fixture.db).await.unwrap(), []);
+    }
 }
 
 /// The standard's listing, and others that don't deduplicate or lose events.
@@ -121,7 +156,7 @@ async fn listing_fault_02_case_2_a_table_that_doesnt_deduplicate_is_refused() {
         fixture
             .sql("ALTER TABLE processed_event RENAME TO processed_event_old")
             .await;
-        assert_eq!(migration::up(&fixture.db).await.unwrap().len(), 1);
+        assert_eq!(migration::up(&fixture.db).await.unwrap().len(), ALL);
     }
 }
 
@@ -154,7 +189,7 @@ async fn a_table_of_the_right_shape_is_shared() {
                PRIMARY KEY (event_id, consumer_group)) PARTITION BY RANGE (event_id)",
         )
         .await;
-    assert_eq!(migration::up(&fixture.db).await.unwrap().len(), 1);
+    assert_eq!(migration::up(&fixture.db).await.unwrap().len(), ALL);
     maintain(&fixture.db, &Window::default(), OffsetDateTime::now_utc())
         .await
         .unwrap();

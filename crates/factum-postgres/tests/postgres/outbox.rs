@@ -1,11 +1,11 @@
 use factum_event::{
-    AggregateId, AggregateIdError, EncodeError, Event, EventId, ObjectReader, ObjectWriter, Poison,
-    TraceContext,
+    AggregateId, AggregateIdError, EncodeError, Event, EventId, Invalid, ObjectReader,
+    ObjectWriter, Poison, TraceContext,
 };
 use factum_postgres::{MAX_PAYLOAD_BYTES, Outbox, PublishError, new_event_id};
 use sqlx::{Connection, Row};
 use time::OffsetDateTime;
-use time::macros::datetime;
+use time::macros::{date, datetime};
 
 use crate::fixture::{Fixture, swallowed};
 
@@ -238,6 +238,86 @@ async fn an_event_that_cant_be_sent_is_refused_before_any_statement() {
         .publish(&mut tx, order("o-1").occurred_at(AT))
         .await
         .unwrap();
+    tx.commit().await.unwrap();
+    assert_eq!(fixture.count("SELECT count(*) FROM outbox").await, 1);
+}
+
+#[derive(Debug, factum_macros::Event)]
+#[event(
+    kind = "order.shipped.v1",
+    aggregate = "Order",
+    topic = "orders.shipped",
+    unlocked,
+    validate = leaves_before_it_arrives,
+    crate = "factum_event"
+)]
+struct OrderShipped {
+    #[event(aggregate_id)]
+    order_id: String,
+    #[event(pattern = "[A-Z]{3}-[0-9]{4}")]
+    parcel: String,
+    left_on: time::Date,
+    arrives_on: time::Date,
+}
+
+fn leaves_before_it_arrives(shipped: &OrderShipped) -> Result<(), Invalid> {
+    if shipped.left_on <= shipped.arrives_on {
+        Ok(())
+    } else {
+        Err(Invalid::new("arrivesOn", "a day not before `leftOn`"))
+    }
+}
+
+#[tokio::test]
+async fn an_event_that_breaks_a_constraint_is_not_published() {
+    let fixture = Fixture::new().await;
+    let mut conn = fixture.connect().await;
+    let mut tx = conn.begin().await.unwrap();
+    let outbox = Outbox::new();
+    let shipped = |parcel: &str, arrives_on| OrderShipped {
+        order_id: "o-1".to_owned(),
+        parcel: parcel.to_owned(),
+        left_on: date!(2026 - 11 - 30),
+        arrives_on,
+    };
+
+    for (bad, text) in [
+        (
+            shipped("canary-4711", date!(2026 - 12 - 01)),
+            "can't publish order.shipped.v1: $.parcel breaks the rule `pattern`: expected text that \
+             matches `[A-Z]{3}-[0-9]{4}` as a whole; mend the value before publishing",
+        ),
+        (
+            shipped("ABC-4711", date!(2026 - 11 - 29)),
+            "can't publish order.shipped.v1: $.arrivesOn breaks the rule `validate`: expected a day not \
+             before `leftOn`; mend the value before publishing",
+        ),
+    ] {
+        let err = outbox
+            .publish(&mut tx, bad.occurred_at(AT))
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(
+                err,
+                PublishError::Encode {
+                    error: EncodeError::Invalid { .. },
+                    ..
+                }
+            ),
+            "{err:?}"
+        );
+        assert_eq!(err.to_string(), text);
+        assert!(!format!("{err:?}").contains("4711"), "{err:?}");
+    }
+    // Nothing was sent, and the transaction is as sound as before.
+    let rows: i64 = sqlx::query_scalar("SELECT count(*) FROM outbox")
+        .fetch_one(&mut *tx)
+        .await
+        .unwrap();
+    assert_eq!(rows, 0);
+    let good = shipped("ABC-4711", date!(2026 - 12 - 01));
+    outbox.publish(&mut tx, good.occurred_at(AT)).await.unwrap();
     tx.commit().await.unwrap();
     assert_eq!(fixture.count("SELECT count(*) FROM outbox").await, 1);
 }

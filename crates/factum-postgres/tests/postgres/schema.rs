@@ -13,15 +13,13 @@ async fn a_sound_database_has_no_problems() {
 }
 
 #[tokio::test]
-async fn a_pending_migration_is_the_only_problem_of_an_empty_database() {
+async fn pending_migrations_are_the_only_problems_of_an_empty_database() {
     let fixture = Fixture::empty().await;
     let problems = problems(&fixture).await;
     assert_eq!(
         problems,
-        [SchemaProblem::MigrationPending {
-            version: 1,
-            name: "base"
-        }]
+        [(1, "base"), (2, "event_reader")]
+            .map(|(version, name)| SchemaProblem::MigrationPending { version, name })
     );
     assert!(
         problems[0].to_string().contains("factum migrate up"),
@@ -75,6 +73,14 @@ async fn each_damage_is_named_with_its_rule_and_its_mend() {
             "ALTER TABLE dead_letter DROP CONSTRAINT \
              dead_letter_consumer_topic_partition_record_offset_key",
             "RTRY-5: table dead_letter has no unique key of exactly (consumer, topic, ",
+        ),
+        (
+            "DROP TABLE event_reader",
+            "EVT-3: table event_reader is missing",
+        ),
+        (
+            "ALTER TABLE event_reader DROP CONSTRAINT event_reader_pkey",
+            "EVT-3: table event_reader has no unique key of exactly (consumer, event_type, taken_as, newest)",
         ),
         (
             "DELETE FROM relay_lease WHERE slot = 7",

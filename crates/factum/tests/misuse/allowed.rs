@@ -7,7 +7,7 @@ use factum::{Consumer, Envelope, Event, Handler, HandlerError, Retry, Tx};
 #[event(kind = "order.confirmed.v1", aggregate = "Order", topic = "orders.confirmed")]
 struct OrderConfirmed {
     #[event(aggregate_id)]
-    order_id: u64,
+    order_id: u32,
 }
 
 struct Billing;

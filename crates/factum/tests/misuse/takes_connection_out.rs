@@ -9,7 +9,7 @@ use factum::{Envelope, Event, Handler, HandlerError, Tx};
 #[event(kind = "order.confirmed.v1", aggregate = "Order", topic = "orders.confirmed")]
 struct OrderConfirmed {
     #[event(aggregate_id)]
-    order_id: u64,
+    order_id: u32,
 }
 
 struct Billing;

@@ -9,14 +9,14 @@ use factum::{Consumer, Envelope, Event, Handler, HandlerError, Tx};
 #[event(kind = "order.confirmed.v1", aggregate = "Order", topic = "orders.confirmed")]
 struct OrderConfirmed {
     #[event(aggregate_id)]
-    order_id: u64,
+    order_id: u32,
 }
 
 #[derive(Debug, Event)]
 #[event(kind = "order.cancelled.v1", aggregate = "Order", topic = "orders.cancelled")]
 struct OrderCancelled {
     #[event(aggregate_id)]
-    order_id: u64,
+    order_id: u32,
 }
 
 struct Billing;

@@ -3,8 +3,9 @@ extern crate factum_event as factum;
 use factum_macros::Snapshot;
 
 #[derive(Snapshot)]
-pub enum Size {
-    Small,
+pub struct Recipient {
+    pub country: String,
+    pub full_name: String,
 }
 
 fn main() {}

@@ -6,9 +6,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use factum_contract::{AsyncApi, ExportKind, Exported, JsonSchema, TypeScript, Zod, lock};
+use factum_contract::{AsyncApi, ExportKind, Exported, JsonSchema, TypeScript, Zod};
 use factum_event::Contract;
 
+use super::locks;
 use crate::outcome::{self, Exit, Failure, Hint, Report};
 
 const SCHEMA: &str = "factum.contract.export/1";
@@ -74,6 +75,17 @@ struct Trouble {
     what: String,
     hint: Option<Hint>,
     exit: Exit,
+}
+
+impl From<super::Trouble> for Trouble {
+    fn from(trouble: super::Trouble) -> Trouble {
+        let failure = trouble.into_failure(None);
+        Trouble {
+            what: failure.what,
+            hint: failure.hint,
+            exit: failure.exit,
+        }
+    }
 }
 
 impl Trouble {
@@ -210,8 +222,8 @@ fn typescript(options: &Options) -> Result<TypeScript, Trouble> {
 
 /// The contracts that are asked for, by event type.
 fn contracts(options: &Options) -> Result<Vec<Contract>, Trouble> {
-    let mut contracts = Vec::new();
-    locks_below(&options.folder, 0, &mut contracts)?;
+    let locks = locks::in_folder(&options.folder).map_err(Trouble::from)?;
+    let mut contracts: Vec<Contract> = locks.into_iter().map(|lock| lock.contract).collect();
     contracts.sort_by(|a, b| a.event_type.cmp(&b.event_type));
     for kind in &options.only {
         if !contracts
@@ -236,38 +248,6 @@ fn contracts(options: &Options) -> Result<Vec<Contract>, Trouble> {
         ));
     }
     Ok(contracts)
-}
-
-/// The lock files of every crate below a folder.
-fn locks_below(folder: &Path, depth: usize, into: &mut Vec<Contract>) -> Result<(), Trouble> {
-    let unreadable = |error: io::Error| Trouble::file("a folder can't be read", folder, &error);
-    for entry in fs::read_dir(folder).map_err(unreadable)? {
-        let entry = entry.map_err(unreadable)?;
-        let name = entry.file_name().to_string_lossy().into_owned();
-        let is_folder = entry.file_type().map_err(unreadable)?.is_dir();
-        if !is_folder || name.starts_with('.') || name == "target" || name == "node_modules" {
-            continue;
-        }
-        if name != lock::FOLDER || !folder.join("Cargo.toml").is_file() {
-            if depth < MAX_DEPTH {
-                locks_below(&entry.path(), depth + 1, into)?;
-            }
-            continue;
-        }
-        for file in fs::read_dir(entry.path()).map_err(unreadable)? {
-            let path = file.map_err(unreadable)?.path();
-            if path.extension().is_none_or(|extension| extension != "json") {
-                continue;
-            }
-            let contract = lock::read(&path).map_err(|error| Trouble {
-                what: error.to_string(),
-                hint: None,
-                exit: Exit::Usage,
-            })?;
-            into.extend(contract);
-        }
-    }
-    Ok(())
 }
 
 /// What is to be done, known as a whole before anything is done.

@@ -1,0 +1,14 @@
+extern crate factum_event as factum;
+
+use factum_macros::Event;
+
+#[derive(Event)]
+#[event(kind = "order.confirmed.v1", aggregate = "Order", topic = "orders.confirmed", unlocked)]
+pub struct OrderConfirmed {
+    #[event(aggregate_id)]
+    pub order_id: u32,
+    #[event(items(min = 1))]
+    pub note: String,
+}
+
+fn main() {}

@@ -1,0 +1,14 @@
+extern crate factum_event as factum;
+
+use factum_macros::Event;
+
+use uuid::Uuid;
+
+#[derive(Event)]
+#[event(kind = "order.reset.v1", aggregate = "Order", topic = "orders.confirmed")]
+pub struct Reset {
+    #[event(aggregate_id)]
+    pub order_id: Uuid,
+}
+
+fn main() {}

@@ -1,0 +1,25 @@
+extern crate factum_event as factum;
+
+use factum_macros::Event;
+
+#[derive(Event)]
+#[event(kind = "order.confirmed.v1", aggregate = "Order", topic = "orders.confirmed", unlocked)]
+struct OrderConfirmedV1 {
+    #[event(aggregate_id)]
+    order_id: u32,
+}
+
+#[derive(Event)]
+#[event(
+    kind = "order.confirmed.v2",
+    aggregate = "Order",
+    topic = "orders.confirmed",
+    unlocked,
+    supersedes = OrderConfirmedV1
+)]
+struct OrderConfirmed {
+    #[event(aggregate_id)]
+    order_id: u32,
+}
+
+fn main() {}

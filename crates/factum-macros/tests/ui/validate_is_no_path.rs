@@ -1,0 +1,12 @@
+extern crate factum_event as factum;
+
+use factum_macros::Event;
+
+#[derive(Event)]
+#[event(kind = "order.confirmed.v1", aggregate = "Order", topic = "orders.confirmed", unlocked, validate = "check")]
+pub struct OrderConfirmed {
+    #[event(aggregate_id)]
+    pub order_id: u32,
+}
+
+fn main() {}
