@@ -161,6 +161,13 @@ function sample(place: number): SampleTaken {
     prices: map(amount),
     gaps: some(() => oneOf([null, below(2 ** 32), 4294967295])),
     gapsByName: map(() => oneOf([null, true, false])),
+    short: oneOf(["a", "💶💶💶", "é\u0301"]),
+    ...maybe("number", () => oneOf(["ABC-0123", "ZZZ-9999"])),
+    country: oneOf(["DE", "AX", "ZW"]),
+    language: oneOf(["de", "zu"]),
+    level: oneOf([-5, 0, 5]),
+    fee: oneOf(["0.02", "99.98", "1"]),
+    flags: oneOf([[true], [false, true]]),
   };
 }
 

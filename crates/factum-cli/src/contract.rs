@@ -57,10 +57,10 @@ struct Place {
 pub(crate) fn run(options: &Options) -> Result<Report, Failure> {
     match &options.command {
         Command::Check(options) => check::run(options),
+        Command::Export(options) => export::run(options),
         Command::List(options) => show::list(options),
         Command::Show(options) => show::show(options),
         Command::Diff(options) => check::diff(options),
-        Command::Export(options) => export::run(options),
         Command::Readers(options) => readers::run(options),
     }
 }

@@ -2,7 +2,6 @@
 
 use factum_event::{CodeList, Contract, FieldShape, Shape};
 
-use crate::code_list;
 use crate::export::{ExportKind, Exported};
 use crate::layout::{Language, Piece, atom, double, json_text};
 
@@ -274,7 +273,7 @@ fn value(shape: &Shape, references: References<'_>) -> Vec<(String, Piece)> {
             entries
         }
         Shape::Date => vec![text("type", "string"), text("format", "date")],
-        Shape::Code(list) => vec![(key("enum"), texts(code_list::codes(*list)))],
+        Shape::Code(list) => vec![(key("enum"), texts(list.codes()))],
         Shape::Choice { open: true, values } => {
             let mut entries = text_schema(NO_NUL);
             entries.push((key("examples"), texts(values.iter().map(String::as_str))));

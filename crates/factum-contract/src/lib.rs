@@ -6,10 +6,9 @@
 //! - [`document`]: JSON documents of a contract: read as the derived decoder does, and made up.
 //! - [`gate`]: the test that `derive(Event)` adds to a crate.
 //! - [`text`]: a change in words.
-//! - [`TypeScript`], [`JsonSchema`], [`AsyncApi`]: exports.
+//! - [`TypeScript`], [`JsonSchema`], [`AsyncApi`]: contracts for other languages.
 
 mod asyncapi;
-mod code_list;
 pub mod compatibility;
 pub mod document;
 mod export;

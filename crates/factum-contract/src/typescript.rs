@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use factum_event::{AmountBound, CodeList, Contract, FieldShape, Shape};
 
-use crate::code_list;
 use crate::export::{ExportError, ExportKind, Exported, kebab, pascal};
 use crate::layout::{Language, Piece, atom, double, quoted, ts_text};
 
@@ -200,6 +199,16 @@ fn headed(text: &str) -> String {
     format!("// {}\n{gap}{text}", ExportKind::TypeScript.mark())
 }
 
+/// The standard that defines a list.
+fn standard(list: CodeList) -> &'static str {
+    match list {
+        CodeList::Currency => "ISO 4217",
+        CodeList::Country => "ISO 3166-1 alpha-2",
+        CodeList::Language => "ISO 639-1",
+        _ => "a public standard",
+    }
+}
+
 fn list_name(list: CodeList) -> &'static str {
     match list {
         CodeList::Currency => "CURRENCIES",
@@ -217,14 +226,14 @@ fn code_lists(lists: &BTreeSet<&'static str>) -> String {
         .into_iter()
         .filter(|list| lists.contains(list_name(*list)))
     {
-        let codes = code_list::codes(list);
+        let codes = list.codes();
         let lines: Vec<String> = codes
             .chunks(CODES_IN_A_LINE)
             .map(|line| line.join(" "))
             .collect();
         texts.push(format!(
             "/** The codes of {}. */\nexport const {}: ReadonlySet<string> = new Set(\n  `\n{}\n`\n    .trim()\n    .split(/\\s+/),\n);\n",
-            code_list::standard(list),
+            standard(list),
             list_name(list),
             lines.join("\n"),
         ));
@@ -633,7 +642,7 @@ impl<'a> Module<'a> {
             Shape::Date => atom("wire.date"),
             Shape::Code(list) => {
                 self.lists.insert(list_name(*list));
-                let standard = quoted(code_list::standard(*list));
+                let standard = quoted(standard(*list));
                 call("code", vec![atom(standard), atom(list_name(*list))])
             }
             Shape::Choice { open, .. } => {

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use factum_postgres::OutboxRow;
-use fluent_uri::UriRef;
+use iri_string::types::UriReferenceStr;
 
 /// Where events come from, as CloudEvents has it: the attribute `source`.
 ///
@@ -50,7 +50,7 @@ impl FromStr for CloudEventsSource {
 
     fn from_str(text: &str) -> Result<Self, CloudEventsSourceError> {
         let fits = !text.is_empty() && text.len() <= Self::MAX_BYTES;
-        match UriRef::parse(text) {
+        match UriReferenceStr::new(text) {
             Ok(_) if fits => Ok(CloudEventsSource(text.into())),
             _ => Err(CloudEventsSourceError),
         }

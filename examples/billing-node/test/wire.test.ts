@@ -245,6 +245,16 @@ test("the aggregate id is that of the event's own field", () => {
   }
 });
 
+test("a number is no object, even where every field of the object may be absent", () => {
+  const schema = wire.object<{ readonly a?: number | undefined }>({
+    a: wire.optional(wire.integer(0, 9)),
+  });
+  assert.deepEqual(taken(schema, "{}"), {});
+  for (const json of ["6", "[]", '"a"', "null", "true"]) {
+    assert.equal(taken(schema, json), undefined, json);
+  }
+});
+
 test("lengths count characters, and a pattern matches the whole text", () => {
   const three = wire.text({ minChars: 3, maxChars: 3 });
   assert.equal(taken(three, '"💶💶💶"'), "💶💶💶");

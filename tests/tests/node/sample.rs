@@ -75,33 +75,6 @@ impl Snapshot for Status {
     }
 }
 
-/// A floating-point number that is declared as such.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Ratio(f64);
-
-impl Snapshot for Ratio {
-    const EXPECTED: &'static str = "a ratio";
-
-    fn shape(_: &mut Shapes) -> Shape {
-        Shape::Double {
-            min: None,
-            max: None,
-        }
-    }
-
-    fn write(&self, out: ValueWriter<'_>) -> Result<Written, EncodeError> {
-        out.float(self.0)
-    }
-
-    fn read(from: &JsonValue<'_>) -> Result<Self, Poison> {
-        let number = from.number(Self::EXPECTED)?;
-        number
-            .parse()
-            .map(Ratio)
-            .map_err(|_| from.invalid(Self::EXPECTED))
-    }
-}
-
 /// A part of the sample.
 #[derive(Debug, Clone, PartialEq, Snapshot)]
 pub(crate) struct Part {
@@ -132,7 +105,8 @@ pub(crate) struct SampleTaken {
     pub(crate) sample_ref: String,
     flag: bool,
     small: u8,
-    ratio: Ratio,
+    #[event(float = "a ratio is no sum of money")]
+    ratio: f64,
     signed: i32,
     other_than_zero: NonZeroI32,
     #[event(text)]
@@ -165,6 +139,20 @@ pub(crate) struct SampleTaken {
     prices: BTreeMap<String, Amount>,
     gaps: Vec<Option<u32>>,
     gaps_by_name: BTreeMap<String, Option<bool>>,
+    #[event(length(min = 1, max = 3))]
+    short: String,
+    #[event(pattern = "[A-Z]{3}-[0-9]{4}")]
+    number: Option<String>,
+    #[event(code = "country")]
+    country: String,
+    #[event(code = "language")]
+    language: String,
+    #[event(range(min = -5, max = 5))]
+    level: i8,
+    #[event(range(greater_than = "0.01", less_than = "99.99"))]
+    fee: Amount,
+    #[event(items(min = 1, max = 2))]
+    flags: Vec<bool>,
 }
 
 /// Makes samples; the same seed makes the same ones.
@@ -281,10 +269,10 @@ impl Arbitrary {
         .expect("within the years of time")
     }
 
-    fn ratio(&mut self) -> Ratio {
+    fn ratio(&mut self) -> f64 {
         let any = f64::from_bits(self.random.u64(..));
         let all = [any, f64::MAX, f64::MIN_POSITIVE, 5e-324, 0.1, -1e21, 0.0];
-        Ratio(self.one_of(&all.map(|of| if of.is_finite() { of } else { 0.5 })))
+        self.one_of(&all.map(|of| if of.is_finite() { of } else { 0.5 }))
     }
 
     fn part(&mut self) -> Part {
@@ -351,6 +339,16 @@ impl Arbitrary {
             prices: self.map(Self::amount),
             gaps: self.some(|this| this.maybe(|this| this.random.u32(..))),
             gaps_by_name: self.map(|this| this.maybe(|this| this.random.bool())),
+            short: self.one_of(&["a", "💶💶💶", "é\u{301}"]).to_owned(),
+            number: self.maybe(|this| this.one_of(&["ABC-0123", "ZZZ-9999"]).to_owned()),
+            country: self.one_of(&["DE", "AX", "ZW"]).to_owned(),
+            language: self.one_of(&["de", "zu"]).to_owned(),
+            level: self.random.i8(-5..=5),
+            fee: self
+                .one_of(&["0.02", "99.98", "1"])
+                .parse()
+                .expect("an amount"),
+            flags: vec![self.random.bool(); self.random.usize(1..=2)],
         }
     }
 }
@@ -388,7 +386,7 @@ pub(crate) fn told(envelope: &Envelope<SampleTaken>) -> Value {
         "sampleRef": sample.sample_ref,
         "flag": sample.flag,
         "small": sample.small,
-        "ratio": sample.ratio.0,
+        "ratio": sample.ratio,
         "signed": sample.signed,
         "otherThanZero": sample.other_than_zero.get(),
         "large": sample.large.to_string(),
@@ -410,6 +408,12 @@ pub(crate) fn told(envelope: &Envelope<SampleTaken>) -> Value {
         "prices": prices,
         "gaps": sample.gaps,
         "gapsByName": sample.gaps_by_name,
+        "short": sample.short,
+        "country": sample.country,
+        "language": sample.language,
+        "level": sample.level,
+        "fee": sample.fee.to_string(),
+        "flags": sample.flags,
     });
     add(
         &mut told,
@@ -426,6 +430,11 @@ pub(crate) fn told(envelope: &Envelope<SampleTaken>) -> Value {
         &mut told,
         "status",
         sample.status.as_ref().map(|status| json!(status.0)),
+    );
+    add(
+        &mut told,
+        "number",
+        sample.number.as_ref().map(|text| json!(text)),
     );
     add(&mut told, "mainPart", sample.main_part.as_ref().map(part));
     told

@@ -414,6 +414,15 @@ export function money(currencies: ReadonlySet<string>): Schema<Money> {
   });
 }
 
+/** An object of the wire. A number as lossless-json gives it is an object to JavaScript, and none to us. */
+const plainObject = value<unknown>("an object", (given) =>
+  typeof given === "object" &&
+  given !== null &&
+  Object.getPrototypeOf(given) === Object.prototype
+    ? given
+    : undefined,
+);
+
 /** A list. */
 export function list<T>(
   items: Schema<T>,
@@ -450,7 +459,9 @@ export function map<T>(
 export function object<T extends object>(fields: {
   readonly [K in keyof T]-?: Schema<T[K]>;
 }): Schema<T> {
-  return z.object(fields) as unknown as Schema<T>;
+  return plainObject.pipe(
+    z.object(fields) as unknown as Schema<T>,
+  ) as unknown as Schema<T>;
 }
 
 /** An event, whose aggregate id is that of its own field (EVT-2). */

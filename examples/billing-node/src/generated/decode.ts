@@ -232,6 +232,7 @@ export function decode<R extends Registry>(
     const expected = expectation(issue?.message);
     const isNul =
       /^(?:text without U\+0000|an object of values)/.test(expected) &&
+      typeof node === (expected.startsWith("text") ? "string" : "object") &&
       find(node, (within) => within.includes("\0")) === "found";
     const reason =
       envelope ?? (isNul ? "nul" : isThere ? "invalid_field" : "missing_field");
