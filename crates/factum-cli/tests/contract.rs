@@ -1,37 +1,17 @@
 //! `factum contract` on real folders and real git repositories: what it prints, and its exit codes.
 
+mod ended;
+
 use std::fs;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 
 use factum_contract::lock;
 use factum_event::{Contract, FieldShape, Shape};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-struct Ended {
-    code: i32,
-    stdout: String,
-    stderr: String,
-}
-
-impl Ended {
-    /// The closing JSON object: the last line of stdout.
-    fn json(&self) -> Value {
-        let line = self.stdout.lines().last().unwrap_or("");
-        serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in {line:?}"))
-    }
-}
-
-impl From<Output> for Ended {
-    fn from(output: Output) -> Ended {
-        Ended {
-            code: output.status.code().expect("it ended by itself"),
-            stdout: String::from_utf8(output.stdout).expect("stdout is text"),
-            stderr: String::from_utf8(output.stderr).expect("stderr is text"),
-        }
-    }
-}
+use ended::Ended;
 
 /// A workspace with the crate `orders`, and its repository.
 struct Workspace {

@@ -1,34 +1,14 @@
 //! `factum contract readers` on a real PostgreSQL: what it says of each state of the table.
 
-use std::process::{Command, Output};
+mod ended;
+
+use std::process::Command;
 
 use factum_testing::TestDatabase;
-use serde_json::{Value, json};
+use serde_json::json;
 use sqlx::{AssertSqlSafe, Connection as _};
 
-struct Ended {
-    code: i32,
-    stdout: String,
-    stderr: String,
-}
-
-impl Ended {
-    /// The closing JSON object: the last line of stdout.
-    fn json(&self) -> Value {
-        let line = self.stdout.lines().last().unwrap_or("");
-        serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in {line:?}"))
-    }
-}
-
-impl From<Output> for Ended {
-    fn from(output: Output) -> Ended {
-        Ended {
-            code: output.status.code().expect("it ended by itself"),
-            stdout: String::from_utf8(output.stdout).expect("stdout is text"),
-            stderr: String::from_utf8(output.stderr).expect("stderr is text"),
-        }
-    }
-}
+use ended::Ended;
 
 fn factum(database: &TestDatabase, arguments: &[&str]) -> Ended {
     Command::new(env!("CARGO_BIN_EXE_factum"))

@@ -1,35 +1,15 @@
 //! `factum migrate` on a real PostgreSQL: what it prints, and its exit codes.
 
+mod ended;
+
 use std::net::TcpListener;
-use std::process::{Command, Output};
+use std::process::Command;
 
 use factum_testing::TestDatabase;
-use serde_json::{Value, json};
+use serde_json::json;
 use sqlx::{Connection as _, Row as _};
 
-struct Ended {
-    code: i32,
-    stdout: String,
-    stderr: String,
-}
-
-impl Ended {
-    /// The closing JSON object: the last line of stdout.
-    fn json(&self) -> Value {
-        let line = self.stdout.lines().last().unwrap_or("");
-        serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in {line:?}"))
-    }
-}
-
-impl From<Output> for Ended {
-    fn from(output: Output) -> Ended {
-        Ended {
-            code: output.status.code().expect("it ended by itself"),
-            stdout: String::from_utf8(output.stdout).expect("stdout is text"),
-            stderr: String::from_utf8(output.stderr).expect("stderr is text"),
-        }
-    }
-}
+use ended::Ended;
 
 fn factum() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_factum"));

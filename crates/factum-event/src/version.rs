@@ -30,7 +30,7 @@ use crate::read::ObjectReader;
 /// #[event(kind = "order.confirmed.v1", aggregate = "Order", topic = "orders.confirmed", unlocked)]
 /// struct OrderConfirmedV1 {
 ///     #[event(aggregate_id)]
-///     order_id: u64,
+///     order_id: u32,
 ///     cents: u32,
 /// }
 ///
@@ -42,7 +42,7 @@ use crate::read::ObjectReader;
 /// )]
 /// struct OrderConfirmed {
 ///     #[event(aggregate_id)]
-///     order_id: u64,
+///     order_id: u32,
 ///     #[event(text)]
 ///     cents: u64,
 /// }
