@@ -118,7 +118,7 @@ impl Snapshot for AggregateId {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be an aggregate id",
     label = "not an id",
-    note = "the aggregate id is the key of the Kafka record (PROD-2) and is always there: use Uuid, an integer, String or AggregateId; for a newtype of your own implement `ToAggregateId`"
+    note = "the aggregate id is the key of the Kafka record (PROD-2) and is always there: use Uuid, an integer, String or AggregateId; for a newtype of your own write `#[derive(Snapshot)]` and `#[snapshot(aggregate_id)]`"
 )]
 pub trait ToAggregateId: Sized {
     /// The id as text.

@@ -57,8 +57,8 @@ use crate::timestamp;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't stand in an event",
     label = "not a value that an event may carry",
-    note = "an event carries snapshots, never entities, aggregates or rows (EVT-X2): those change, and what was published must not. Give the values that tell the fact, or copy them into a struct with `#[derive(Snapshot)]`",
-    note = "values that an event may carry: bool, String, integers up to 64 bits, Amount, Money, Currency, Uuid, OffsetDateTime, Date, f64 with a reason, Personal<_>, and Option, Vec, Box, BTreeMap<String, _> of those"
+    note = "an event carries snapshots, never entities, aggregates or rows (EVT-X2): those change, and what was published must not. Give the values that tell the fact, or copy them into a struct or an enum with `#[derive(Snapshot)]`",
+    note = "values that an event may carry: bool, String, integers up to 64 bits, Amount, Money, Currency, Uuid, OffsetDateTime, Date, f64 with a reason, Personal<_>, structs of those, structs around one of those (newtypes) and enums of names with `#[derive(Snapshot)]`, and Option, Vec, Box, BTreeMap<String, _> of those"
 )]
 pub trait Snapshot: Sized + 'static {
     /// What a reader expects, as a noun: it completes "expected …" in a fault.

@@ -49,7 +49,8 @@ impl Parse for Argument {
     fn parse(input: ParseStream<'_>) -> syn::Result<Self> {
         // `crate` is a keyword.
         let key = input.call(Ident::parse_any).map_err(|error| {
-            let message = "a key belongs here: `key`, `key = …` or `key(…)`";
+            let message =
+                "a key belongs here: `key`, `key = …` or `key(…)`, as in `length(max = 40)`";
             syn::Error::new(error.span(), message)
         })?;
         let mut value = None;

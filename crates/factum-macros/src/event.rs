@@ -119,7 +119,7 @@ impl Declaration {
             ("topic", "topic = \"orders.confirmed\"` (OBX-3)"),
         ] {
             if !arguments.unreadable && !seen.iter().any(|seen| seen == key) {
-                let message = format!("`#[event(…)]` lacks `{key}`: add `{example}");
+                let message = format!("`#[event(…)]` lacks `{key}`: add it, such as `{example}");
                 errors.push(input.ident.span(), message);
             }
         }

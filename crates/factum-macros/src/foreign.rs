@@ -39,6 +39,14 @@ pub(crate) fn check(ty: &Type, errors: &mut Errors) -> bool {
                 errors.push_on(key, format!("{mend} (EVT-X2)"));
                 return true;
             }
+            if last.ident == "Option"
+                && let [held] = arguments(last)[..]
+                && named(held).is_some_and(|held| held.ident == "Option")
+            {
+                let mend = "in JSON a value is there or absent, and there is no third way: remove one `Option`";
+                errors.push_on(ty, format!("{mend} (EVT-X2)"));
+                return true;
+            }
             let holder = (segments.len() > 1).then(|| segments[0].ident.to_string());
             match known(last, holder.as_deref()) {
                 Some(mend) => mend,

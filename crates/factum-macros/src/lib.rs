@@ -15,6 +15,7 @@ mod fields;
 mod foreign;
 mod hook;
 mod names;
+mod newtype;
 mod numbers;
 mod past_tense;
 mod pattern;
@@ -180,6 +181,37 @@ pub fn derive_event(input: TokenStream) -> TokenStream {
 /// On the struct, `#[snapshot(…)]` takes `crate`, where the crate `factum` is found, and `validate`, a function
 /// that sees all fields together. On a field it takes `text`, `float`, `not_personal` and the constraints, as
 /// [`derive(Event)`](macro@Event) does, and the same rules hold.
+///
+/// # Newtypes
+///
+/// A struct of one nameless field is on the wire what that field is. `#[snapshot(text)]` on the field writes an integer
+/// as text, and `#[snapshot(aggregate_id)]` on the struct lets it be an aggregate id (PROD-2):
+///
+/// ```
+/// # extern crate factum_event as factum;
+/// # use factum_macros::{Event, Snapshot};
+/// use factum::Event as _;
+/// use uuid::Uuid;
+///
+/// #[derive(Debug, Snapshot)]
+/// #[snapshot(aggregate_id)]
+/// struct OrderId(Uuid);
+///
+/// #[derive(Debug, Snapshot)]
+/// struct Serial(#[snapshot(text)] u64);
+///
+/// #[derive(Debug, Event)]
+/// #[event(kind = "order.confirmed.v1", aggregate = "Order", topic = "orders.confirmed")]
+/// struct OrderConfirmed {
+///     #[event(aggregate_id)]
+///     order_id: OrderId,
+///     serial: Serial,
+/// }
+///
+/// let confirmed = OrderConfirmed { order_id: OrderId(Uuid::from_u128(7)), serial: Serial(u64::MAX) };
+/// assert_eq!(confirmed.aggregate_id()?.as_str(), "00000000-0000-0000-0000-000000000007");
+/// # Ok::<(), factum::AggregateIdError>(())
+/// ```
 ///
 /// # Enums
 ///

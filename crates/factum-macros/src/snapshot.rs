@@ -4,7 +4,7 @@ use proc_macro2::TokenStream;
 use quote::quote;
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{Attribute, Data, DataEnum, DeriveInput, Path, parse_quote};
+use syn::{Attribute, Data, DataEnum, DataStruct, DeriveInput, Fields, Path, parse_quote};
 
 use crate::attribute::{Errors, arguments};
 use crate::choice::Choice;
@@ -13,11 +13,15 @@ use crate::fields::{
     Carrier, Claims, WireField, check_contents, in_its_own_scope, named_fields, refuse_equal_names,
 };
 use crate::hook::Hook;
-use crate::personal;
+use crate::{newtype, personal};
 
 pub(crate) fn derive(input: &DeriveInput) -> TokenStream {
     match &input.data {
         Data::Enum(data) => derive_choice(input, data),
+        Data::Struct(DataStruct {
+            fields: Fields::Unnamed(fields),
+            ..
+        }) if fields.unnamed.len() == 1 => newtype::derive(input, &fields.unnamed[0]),
         _ => derive_object(input),
     }
 }

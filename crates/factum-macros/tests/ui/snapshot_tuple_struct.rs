@@ -3,6 +3,6 @@ extern crate factum_event as factum;
 use factum_macros::Snapshot;
 
 #[derive(Snapshot)]
-pub struct Size(u32);
+pub struct Size(u32, u32);
 
 fn main() {}
