@@ -109,8 +109,8 @@ fn an_export_is_the_same_bytes_again_and_writes_only_what_changed() {
             "index.ts",
             "json-schema/order.cancelled.v1.schema.json",
             "json-schema/order.confirmed.v1.schema.json",
-            "order/domain/event/order-cancelled.event.ts",
-            "order/domain/event/order-confirmed.event.ts",
+            "order/domain/event/order-cancelled.v1.event.ts",
+            "order/domain/event/order-confirmed.v1.event.ts",
             "wire.ts",
         ]
     );
@@ -126,7 +126,7 @@ fn an_export_is_the_same_bytes_again_and_writes_only_what_changed() {
     let (_, told, _) = workspace.export(&["--typescript"]);
     assert_eq!(
         told["written"],
-        serde_json::json!(["order/domain/event/order-confirmed.event.ts"])
+        serde_json::json!(["order/domain/event/order-confirmed.v1.event.ts"])
     );
 }
 
@@ -143,7 +143,7 @@ fn stale_files_are_removed_and_those_of_people_and_of_other_kinds_stay() {
     assert_eq!(code, 0);
     assert_eq!(
         told["removed"],
-        serde_json::json!(["order/domain/event/order-cancelled.event.ts"])
+        serde_json::json!(["order/domain/event/order-cancelled.v1.event.ts"])
     );
     assert!(mine.is_file());
     let schema = "json-schema/order.cancelled.v1.schema.json";
@@ -203,7 +203,7 @@ fn contexts_and_the_release_of_zod_are_chosen() {
     assert_eq!(code, 0);
     let event = workspace
         .out()
-        .join("sales/domain/event/order-confirmed.event.ts");
+        .join("sales/domain/event/order-confirmed.v1.event.ts");
     assert!(event.is_file());
     let wire = fs::read_to_string(workspace.out().join("wire.ts")).unwrap();
     assert!(wire.contains("z.ZodType<T, z.ZodTypeDef, unknown>"));

@@ -24,13 +24,15 @@ pub enum Zod {
 ///
 /// | file | what |
 /// |---|---|
-/// | `<context>/domain/event/<event>.event.ts` | the interface and the schema of an event, and of its snapshots |
+/// | `<context>/domain/event/<event>.v<N>.event.ts` | the interface and the schema of an event, and of its snapshots |
 /// | `event-registry.ts` | every event type with its schema: the static registry (CFG-3) |
 /// | `decode.ts` | from a record's bytes to an event, `unknown`, poison or tombstone |
 /// | `wire.ts`, `code-lists.ts` | the values that the schemas are made of |
 /// | `index.ts` | all of it |
 ///
-/// The context is the aggregate's type in kebab case, unless [`context`](Self::context) says otherwise. The
+/// The context is the aggregate's type in kebab case, unless [`context`](Self::context) says otherwise. An event's
+/// name is made of its type alone, with the version: `order.confirmed.v1` is `OrderConfirmedV1`, whatever the Rust
+/// struct is called and whatever else is exported. So no name ever comes to mean another version. The
 /// files are formatted as prettier does without a configuration, import each other as ES modules
 /// (`./wire.js`), and need `zod` and `lossless-json`. The same contracts give the same bytes.
 ///
@@ -46,8 +48,8 @@ pub enum Zod {
 /// }
 ///
 /// let files = TypeScript::new().export(&[OrderCancelled::contract()])?;
-/// let event = &files["order/domain/event/order-cancelled.event.ts"];
-/// assert!(event.contains("export interface OrderCancelled {"));
+/// let event = &files["order/domain/event/order-cancelled.v1.event.ts"];
+/// assert!(event.contains("export interface OrderCancelledV1 {"));
 /// assert!(event.contains("  orderRef: wire.text(),"));
 /// # Ok::<(), factum_contract::ExportError>(())
 /// ```
@@ -98,7 +100,7 @@ impl TypeScript {
     ///
     /// # Errors
     ///
-    /// [`ExportError`] when two event types would have one name.
+    /// [`ExportError`] when a contract is given twice, or two event types differ only in what separates their words.
     pub fn export(&self, contracts: &[Contract]) -> Result<Exported, ExportError> {
         let named = Named::all(contracts)?;
         let mut files = Exported::new();
@@ -132,7 +134,8 @@ impl TypeScript {
             Some(context) => context.clone(),
             None => kebab(aggregate),
         };
-        format!("{context}/domain/event/{}.event.ts", kebab(&event.name))
+        let (fact, version) = event.parts();
+        format!("{context}/domain/event/{}.{version}.event.ts", kebab(fact))
     }
 
     /// How one file at the root imports an event's.
@@ -262,20 +265,8 @@ impl<'a> Named<'a> {
         }
         let mut taken: BTreeMap<String, &str> = BTreeMap::new();
         let mut named = Vec::new();
-        for contract in &sorted {
-            let shared = sorted
-                .iter()
-                .filter(|other| other.name == contract.name)
-                .count()
-                > 1;
-            let version = contract.event_type.rsplit('.').next().unwrap_or_default();
-            // Two versions of one fact may be structs of one name in two modules.
-            let name = match version {
-                version if shared && version != "v1" => {
-                    format!("{}{}", contract.name, pascal(version))
-                }
-                _ => contract.name.clone(),
-            };
+        for contract in sorted {
+            let name = pascal(&contract.event_type);
             if let Some(first) = taken.insert(name.clone(), &contract.event_type) {
                 return Err(ExportError::NameTaken {
                     name,
@@ -286,6 +277,12 @@ impl<'a> Named<'a> {
             named.push(Named { contract, name });
         }
         Ok(named)
+    }
+
+    /// `order.confirmed` and `v1`.
+    fn parts(&self) -> (&str, &str) {
+        let event_type = self.contract.event_type.as_str();
+        event_type.rsplit_once('.').unwrap_or((event_type, ""))
     }
 
     fn schema(&self) -> String {

@@ -52,7 +52,7 @@ class RolledBack extends Error {}
 class PartitionMissing extends Error {}
 
 /** What the consumer needs. */
-export interface Settings<R extends Registry> {
+export interface Settings<R extends Registry<R>> {
   readonly kafka: Kafka;
   readonly pool: Pool;
   /** The stable name in `processed_event.consumer_group`; not the name of Kafka's group. */
@@ -64,7 +64,7 @@ export interface Settings<R extends Registry> {
 }
 
 /** A consumer of the events in a registry. */
-export class DedupConsumer<R extends Registry> {
+export class DedupConsumer<R extends Registry<R>> {
   readonly #settings: Settings<R>;
   readonly #consumer: Consumer;
 

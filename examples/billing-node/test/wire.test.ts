@@ -4,10 +4,10 @@ import test from "node:test";
 
 import { parse } from "lossless-json";
 
-import { decode, OrderConfirmedSchema } from "../src/generated/index.js";
+import { decode, OrderConfirmedV1Schema } from "../src/generated/index.js";
 import * as wire from "../src/generated/wire.js";
 
-const registry = { "order.confirmed.v1": OrderConfirmedSchema };
+const registry = { "order.confirmed.v1": OrderConfirmedV1Schema };
 
 /** The text of an event, with fields in place of the usual ones. */
 function event(fields: Readonly<Record<string, string>> = {}): Uint8Array {
