@@ -733,3 +733,75 @@ fn union_parts(text: &str) -> Vec<String> {
         _ => vec![text.to_owned()],
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use factum_event::{Contract, FieldShape, Shape};
+
+    use super::TypeScript;
+    use crate::export::{ExportError, Exported};
+
+    fn contract(event_type: &str, aggregate: &str, name: &str) -> Contract {
+        Contract {
+            event_type: event_type.to_owned(),
+            aggregate_type: aggregate.to_owned(),
+            topic: "t".to_owned(),
+            restricted: false,
+            name: name.to_owned(),
+            supersedes: None,
+            aggregate_id: "id".to_owned(),
+            fields: vec![FieldShape::new("id", Shape::Uuid)],
+            definitions: Default::default(),
+        }
+    }
+
+    fn exported(contracts: &[Contract]) -> Exported {
+        TypeScript::new().export(contracts).unwrap()
+    }
+
+    const V1: &str = "order/domain/event/order-confirmed.v1.event.ts";
+    const V2: &str = "order/domain/event/order-confirmed.v2.event.ts";
+
+    #[test]
+    fn a_second_version_leaves_the_names_of_the_first_as_they_are() {
+        let before = exported(&[contract("order.confirmed.v1", "Order", "OrderConfirmed")]);
+        // As docs/versions.md has it: the old struct is renamed, and the new one takes its name.
+        let after = exported(&[
+            contract("order.confirmed.v1", "Order", "OrderConfirmedV1"),
+            contract("order.confirmed.v2", "Order", "OrderConfirmed"),
+        ]);
+        assert_eq!(after[V1], before[V1]);
+        assert!(before[V1].contains("export const OrderConfirmedV1Schema:"));
+        assert!(after[V2].contains("export const OrderConfirmedV2Schema:"));
+        for line in before["index.ts"].lines() {
+            assert!(after["index.ts"].contains(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn structs_of_one_name_have_names_that_dont_depend_on_each_other() {
+        let order = contract("order.closed.v1", "Order", "Closed");
+        let account = contract("account.closed.v1", "Account", "Closed");
+        let alone = exported(std::slice::from_ref(&order));
+        let together = exported(&[order, account]);
+        let path = "order/domain/event/order-closed.v1.event.ts";
+        assert_eq!(alone[path], together[path]);
+        assert!(alone[path].contains("export interface OrderClosedV1 {"));
+        let path = "account/domain/event/account-closed.v1.event.ts";
+        assert!(together[path].contains("export interface AccountClosedV1 {"));
+    }
+
+    #[test]
+    fn types_that_differ_only_in_what_separates_their_words_are_refused() {
+        let contracts = [
+            contract("order.line-added.v1", "Order", "LineAdded"),
+            contract("order-line.added.v1", "OrderLine", "Added"),
+        ];
+        let taken = ExportError::NameTaken {
+            name: "OrderLineAddedV1".to_owned(),
+            first: "order-line.added.v1".to_owned(),
+            second: "order.line-added.v1".to_owned(),
+        };
+        assert_eq!(TypeScript::new().export(&contracts), Err(taken));
+    }
+}

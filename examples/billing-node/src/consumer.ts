@@ -7,6 +7,7 @@ import type { ClientBase, Pool } from "pg";
 
 import { writeDeadLetter, type Cause, type Place } from "./dead-letter.js";
 import {
+  checkRegistry,
   decode,
   type EventOf,
   type PoisonReason,
@@ -69,6 +70,7 @@ export class DedupConsumer<R extends Registry<R>> {
   readonly #consumer: Consumer;
 
   constructor(settings: Settings<R>) {
+    checkRegistry(settings.registry);
     this.#settings = settings;
     this.#consumer = settings.kafka.consumer({
       groupId: settings.group,

@@ -197,12 +197,13 @@ function parsed(value: Uint8Array): unknown {
 const rightRegistries = new WeakSet<object>();
 
 /**
- * Throws where a schema stands under another type than its own: every record of that type would be poison. The
- * types say so, too, unless they are lost on the way, as in `Record<string, …>`.
+ * Throws a TypeError where a schema stands under another event type than its own: every record of that type would be
+ * poison. The compiler says so, too, unless the types are lost on the way, as in `Record<string, …>`. `decode` checks
+ * each registry once; a service that checks it itself learns of it at its start.
  */
-function check(registry: Schemas): void {
+export function checkRegistry<R extends Registry<R>>(registry: R): void {
   if (rightRegistries.has(registry)) return;
-  for (const [eventType, schema] of Object.entries(registry)) {
+  for (const [eventType, schema] of Object.entries(registry as Schemas)) {
     const { error } = schema.safeParse({ eventType });
     if (error?.issues.some((issue) => issue.path[0] === "eventType")) {
       throw new TypeError(
@@ -224,8 +225,7 @@ export function decode<R extends Registry<R>>(
   registry: R,
   value: Uint8Array | null,
 ): Decoded<EventOf<R>> {
-  const schemas = registry as Schemas;
-  check(schemas);
+  checkRegistry(registry);
   if (value === null) {
     return { kind: "tombstone" };
   }
@@ -247,6 +247,7 @@ export function decode<R extends Registry<R>>(
     const expected = 'an event type, such as "order.confirmed.v1"';
     return poison("event_type", expected, ["eventType"]);
   }
+  const schemas = registry as Schemas;
   const schema = Object.hasOwn(schemas, eventType)
     ? schemas[eventType]
     : undefined;
