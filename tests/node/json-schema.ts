@@ -9,7 +9,7 @@ export function compiled(
   eventType: string,
   folder = "exports",
 ): ValidateFunction {
-  const ajv = new Ajv2020({ strict: true, allowUnionTypes: true });
+  const ajv = new Ajv2020({ strict: true });
   formats.default(ajv);
   const path = `${folder}/json-schema/${eventType}.schema.json`;
   return ajv.compile(JSON.parse(readFileSync(path, "utf8")) as object);

@@ -55,9 +55,9 @@ for (const [change, what] of [
 }
 
 for (const eventType of [
-  "odd.happened.v1",
-  "odd.happened.v2",
-  "odd.vanished.v1",
+  "oddly-named-thing.happened.v1",
+  "oddly-named-thing.happened.v2",
+  "t.v.v1",
 ]) {
   compiled(eventType, "odd");
 }

@@ -4,8 +4,8 @@ import { Kafka, logLevel } from "kafkajs";
 import type {
   Branch,
   Part,
-  SampleTaken,
-} from "./generated/sample/domain/event/sample-taken.event.js";
+  SampleTakenV1,
+} from "./generated/sample/domain/event/sample-taken.v1.event.js";
 import { CURRENCIES } from "./generated/code-lists.js";
 
 const [, , brokers = "", topic = "", run = "", count = "", seed = ""] =
@@ -119,7 +119,7 @@ function map<T>(make: () => T): { readonly [key: string]: T } {
   return Object.fromEntries(some(() => [text(), make()]));
 }
 
-function sample(place: number): SampleTaken {
+function sample(place: number): SampleTakenV1 {
   const sampleRef = `${run}-${place}`;
   return {
     eventId: eventId(),

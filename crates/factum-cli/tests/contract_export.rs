@@ -109,8 +109,8 @@ fn an_export_is_the_same_bytes_again_and_writes_only_what_changed() {
             "index.ts",
             "json-schema/order.cancelled.v1.schema.json",
             "json-schema/order.confirmed.v1.schema.json",
-            "order/domain/event/order-cancelled.event.ts",
-            "order/domain/event/order-confirmed.event.ts",
+            "order/domain/event/order-cancelled.v1.event.ts",
+            "order/domain/event/order-confirmed.v1.event.ts",
             "wire.ts",
         ]
     );
@@ -126,7 +126,7 @@ fn an_export_is_the_same_bytes_again_and_writes_only_what_changed() {
     let (_, told, _) = workspace.export(&["--typescript"]);
     assert_eq!(
         told["written"],
-        serde_json::json!(["order/domain/event/order-confirmed.event.ts"])
+        serde_json::json!(["order/domain/event/order-confirmed.v1.event.ts"])
     );
 }
 
@@ -143,7 +143,7 @@ fn stale_files_are_removed_and_those_of_people_and_of_other_kinds_stay() {
     assert_eq!(code, 0);
     assert_eq!(
         told["removed"],
-        serde_json::json!(["order/domain/event/order-cancelled.event.ts"])
+        serde_json::json!(["order/domain/event/order-cancelled.v1.event.ts"])
     );
     assert!(mine.is_file());
     let schema = "json-schema/order.cancelled.v1.schema.json";
@@ -165,6 +165,86 @@ fn a_file_that_no_export_made_is_in_the_way_and_nothing_is_written() {
 }
 
 #[test]
+fn a_folder_for_a_file_and_a_file_for_a_folder_are_in_the_way() {
+    let workspace = Workspace::of(&[contract("order.confirmed.v1", "OrderConfirmed")]);
+    let out = workspace.out();
+    let in_the_way = |what: &str| {
+        let before = files(workspace.0.path());
+        let (code, told, error) = workspace.export(&ALL);
+        assert_eq!((code, &told["ok"]), (2, &false.into()), "{error}");
+        assert!(
+            error.contains(&format!("in the way, and no export made them: {what}\n")),
+            "{error}"
+        );
+        assert!(error.contains("nothing was written"), "{error}");
+        assert_eq!(files(workspace.0.path()), before);
+    };
+    fs::create_dir_all(out.join("index.ts")).unwrap();
+    in_the_way("index.ts (a folder)");
+    fs::write(out.join("json-schema"), "mine").unwrap();
+    fs::write(out.join("order"), "mine").unwrap();
+    in_the_way("index.ts (a folder), json-schema (a file), order (a file)");
+    fs::remove_dir_all(&out).unwrap();
+    fs::write(&out, "mine").unwrap();
+    in_the_way(&format!("{} (a file)", out.display()));
+}
+
+#[test]
+fn folders_that_a_removal_empties_are_removed_and_others_stay() {
+    let workspace = Workspace::of(&[contract("order.confirmed.v1", "OrderConfirmed")]);
+    let out = workspace.out();
+    workspace.export(&["--typescript"]);
+    fs::create_dir(out.join("mine")).unwrap();
+    let (code, told, _) = workspace.export(&["--typescript", "--context", "Order=sales"]);
+    assert_eq!(code, 0);
+    assert_eq!(
+        told["removed"],
+        serde_json::json!(["order/domain/event/order-confirmed.v1.event.ts"])
+    );
+    assert!(!out.join("order").exists());
+    assert!(out.join("mine").is_dir());
+    // A folder in which something else lies.
+    fs::write(out.join("sales/domain/mine.ts"), "").unwrap();
+    workspace.export(&["--typescript"]);
+    assert!(!out.join("sales/domain/event").exists());
+    assert!(out.join("sales/domain/mine.ts").is_file());
+}
+
+#[test]
+fn a_damaged_lock_file_is_wrong_usage_as_the_help_says() {
+    let workspace = Workspace::of(&[contract("order.confirmed.v1", "OrderConfirmed")]);
+    let folder = workspace.0.path().join("orders");
+    fs::write(lock::path(&folder, "order.confirmed.v1"), "{").unwrap();
+    let (code, ..) = workspace.export(&["--typescript"]);
+    assert_eq!(code, 2);
+    let help = Command::new(env!("CARGO_BIN_EXE_factum"))
+        .args(["contract", "export", "--help"])
+        .output()
+        .unwrap();
+    let help = String::from_utf8(help.stdout).unwrap();
+    let codes = help.split("Exit codes:").nth(1).unwrap();
+    let usage = codes.split("2 ").nth(1).unwrap();
+    assert!(usage.contains("lock file"), "{help}");
+}
+
+#[test]
+fn counts_are_in_good_english() {
+    let workspace = Workspace::of(&[contract("order.confirmed.v1", "OrderConfirmed")]);
+    let out = Command::new(env!("CARGO_BIN_EXE_factum"))
+        .args(["contract", "export", "--json-schema", "--in"])
+        .arg(workspace.0.path())
+        .arg("--out")
+        .arg(workspace.out())
+        .output()
+        .unwrap();
+    let text = String::from_utf8(out.stdout).unwrap();
+    assert!(
+        text.ends_with("\n1 event: 1 file written, 0 removed, 0 unchanged\n"),
+        "{text}"
+    );
+}
+
+#[test]
 fn wrong_usage_says_what_to_write() {
     let workspace = Workspace::of(&[contract("order.confirmed.v1", "OrderConfirmed")]);
     for (arguments, part) in [
@@ -176,6 +256,24 @@ fn wrong_usage_says_what_to_write() {
         (
             &["--typescript", "--context", "Order=../x"],
             "can't be a context",
+        ),
+        (
+            &["--typescript", "--context", "Ordr=sales"],
+            "did you mean `Order`?",
+        ),
+        (
+            &["--typescript", "--context", "Customer=sales"],
+            "the aggregates that there are: Order",
+        ),
+        (
+            &[
+                "--typescript",
+                "--context",
+                "Order=sales",
+                "--context",
+                "Order=shop",
+            ],
+            "name one context for each aggregate",
         ),
         (
             &["--typescript", "--only", "order.paid.v1"],
@@ -203,7 +301,7 @@ fn contexts_and_the_release_of_zod_are_chosen() {
     assert_eq!(code, 0);
     let event = workspace
         .out()
-        .join("sales/domain/event/order-confirmed.event.ts");
+        .join("sales/domain/event/order-confirmed.v1.event.ts");
     assert!(event.is_file());
     let wire = fs::read_to_string(workspace.out().join("wire.ts")).unwrap();
     assert!(wire.contains("z.ZodType<T, z.ZodTypeDef, unknown>"));

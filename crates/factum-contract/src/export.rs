@@ -66,10 +66,10 @@ impl ExportKind {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExportError {
-    /// Two event types would have one name in the other language.
+    /// Two event types would have one name in the other language: they differ only in what separates their words.
     #[error(
-        "the events \"{first}\" and \"{second}\" are both called `{name}` in TypeScript: rename one of the two \
-         structs, or export them into different folders"
+        "the events \"{first}\" and \"{second}\" are both called `{name}` in TypeScript: export each into a folder of \
+         its own, with --only and --out"
     )]
     NameTaken {
         /// The name.
@@ -122,13 +122,14 @@ pub(crate) fn kebab(name: &str) -> String {
     text
 }
 
-/// `orderRef` is `OrderRef`.
+/// `orderRef` is `OrderRef`, and `order.paid_out.v1` is `OrderPaidOutV1`.
 pub(crate) fn pascal(name: &str) -> String {
-    let mut chars = name.chars();
-    match chars.next() {
-        Some(first) => first.to_uppercase().chain(chars).collect(),
-        None => String::new(),
-    }
+    let capital = |word: &str| -> String {
+        let mut chars = word.chars();
+        let first = chars.next().map(char::to_uppercase);
+        first.into_iter().flatten().chain(chars).collect()
+    };
+    name.split(['.', '-', '_']).map(capital).collect()
 }
 
 #[cfg(test)]

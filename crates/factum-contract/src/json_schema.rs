@@ -165,6 +165,13 @@ fn or_null(shape: &Shape, references: References<'_>) -> Vec<(String, Piece)> {
     vec![(key("anyOf"), Piece::Array(vec![some, null]))]
 }
 
+/// A number, or its text. Alternatives, and no array of types: ajv's strict mode refuses those.
+fn or_number_text(number: Vec<(String, Piece)>) -> Vec<(String, Piece)> {
+    let text = Piece::Tall(text_schema(NUMBER_TEXT));
+    let either = Piece::Array(vec![Piece::Tall(number), text]);
+    vec![(key("anyOf"), either)]
+}
+
 fn text_schema(pattern: &str) -> Vec<(String, Piece)> {
     vec![text("type", "string"), text("pattern", pattern)]
 }
@@ -179,21 +186,18 @@ fn value(shape: &Shape, references: References<'_>) -> Vec<(String, Piece)> {
             not_zero,
             text: as_text,
         } => {
-            let mut entries = if *as_text {
-                vec![
-                    (key("type"), texts(["string", "integer"])),
-                    text("pattern", NUMBER_TEXT),
-                ]
-            } else {
-                vec![text("type", "integer")]
-            };
+            let mut entries = vec![text("type", "integer")];
             entries.push(number("minimum", min.to_string()));
             entries.push(number("maximum", max.to_string()));
             if *not_zero {
                 let zero = Piece::Tall(vec![number("const", "0".to_owned())]);
                 entries.push((key("not"), zero));
             }
-            entries
+            if *as_text {
+                or_number_text(entries)
+            } else {
+                entries
+            }
         }
         Shape::Double { min, max } => {
             let mut entries = vec![text("type", "number")];
@@ -202,10 +206,7 @@ fn value(shape: &Shape, references: References<'_>) -> Vec<(String, Piece)> {
             entries
         }
         Shape::Amount { min, max, .. } => {
-            let mut entries = vec![
-                (key("type"), texts(["number", "string"])),
-                text("pattern", NUMBER_TEXT),
-            ];
+            let mut entries = vec![text("type", "number")];
             let bound = |bound: &factum_event::AmountBound, inclusive, exclusive| {
                 let name = if bound.exclusive {
                     exclusive
@@ -222,7 +223,7 @@ fn value(shape: &Shape, references: References<'_>) -> Vec<(String, Piece)> {
                 Some(max) => bound(max, "maximum", "exclusiveMaximum"),
                 None => number("exclusiveMaximum", "1e18".to_owned()),
             });
-            entries
+            or_number_text(entries)
         }
         Shape::Money { text: as_text } => {
             let amount = Shape::Amount {

@@ -24,13 +24,15 @@ pub enum Zod {
 ///
 /// | file | what |
 /// |---|---|
-/// | `<context>/domain/event/<event>.event.ts` | the interface and the schema of an event, and of its snapshots |
+/// | `<context>/domain/event/<event>.v<N>.event.ts` | the interface and the schema of an event, and of its snapshots |
 /// | `event-registry.ts` | every event type with its schema: the static registry (CFG-3) |
 /// | `decode.ts` | from a record's bytes to an event, `unknown`, poison or tombstone |
 /// | `wire.ts`, `code-lists.ts` | the values that the schemas are made of |
 /// | `index.ts` | all of it |
 ///
-/// The context is the aggregate's type in kebab case, unless [`context`](Self::context) says otherwise. The
+/// The context is the aggregate's type in kebab case, unless [`context`](Self::context) says otherwise. An event's
+/// name is made of its type alone, with the version: `order.confirmed.v1` is `OrderConfirmedV1`, whatever the Rust
+/// struct is called and whatever else is exported. So no name ever comes to mean another version. The
 /// files are formatted as prettier does without a configuration, import each other as ES modules
 /// (`./wire.js`), and need `zod` and `lossless-json`. The same contracts give the same bytes.
 ///
@@ -46,8 +48,8 @@ pub enum Zod {
 /// }
 ///
 /// let files = TypeScript::new().export(&[OrderCancelled::contract()])?;
-/// let event = &files["order/domain/event/order-cancelled.event.ts"];
-/// assert!(event.contains("export interface OrderCancelled {"));
+/// let event = &files["order/domain/event/order-cancelled.v1.event.ts"];
+/// assert!(event.contains("export interface OrderCancelledV1 {"));
 /// assert!(event.contains("  orderRef: wire.text(),"));
 /// # Ok::<(), factum_contract::ExportError>(())
 /// ```
@@ -98,7 +100,7 @@ impl TypeScript {
     ///
     /// # Errors
     ///
-    /// [`ExportError`] when two event types would have one name.
+    /// [`ExportError`] when a contract is given twice, or two event types differ only in what separates their words.
     pub fn export(&self, contracts: &[Contract]) -> Result<Exported, ExportError> {
         let named = Named::all(contracts)?;
         let mut files = Exported::new();
@@ -132,7 +134,8 @@ impl TypeScript {
             Some(context) => context.clone(),
             None => kebab(aggregate),
         };
-        format!("{context}/domain/event/{}.event.ts", kebab(&event.name))
+        let (fact, version) = event.parts();
+        format!("{context}/domain/event/{}.{version}.event.ts", kebab(fact))
     }
 
     /// How one file at the root imports an event's.
@@ -262,20 +265,8 @@ impl<'a> Named<'a> {
         }
         let mut taken: BTreeMap<String, &str> = BTreeMap::new();
         let mut named = Vec::new();
-        for contract in &sorted {
-            let shared = sorted
-                .iter()
-                .filter(|other| other.name == contract.name)
-                .count()
-                > 1;
-            let version = contract.event_type.rsplit('.').next().unwrap_or_default();
-            // Two versions of one fact may be structs of one name in two modules.
-            let name = match version {
-                version if shared && version != "v1" => {
-                    format!("{}{}", contract.name, pascal(version))
-                }
-                _ => contract.name.clone(),
-            };
+        for contract in sorted {
+            let name = pascal(&contract.event_type);
             if let Some(first) = taken.insert(name.clone(), &contract.event_type) {
                 return Err(ExportError::NameTaken {
                     name,
@@ -286,6 +277,12 @@ impl<'a> Named<'a> {
             named.push(Named { contract, name });
         }
         Ok(named)
+    }
+
+    /// `order.confirmed` and `v1`.
+    fn parts(&self) -> (&str, &str) {
+        let event_type = self.contract.event_type.as_str();
+        event_type.rsplit_once('.').unwrap_or((event_type, ""))
     }
 
     fn schema(&self) -> String {
@@ -734,5 +731,77 @@ fn union_parts(text: &str) -> Vec<String> {
     match text.strip_suffix(" | null") {
         Some(rest) if !text.starts_with('{') => vec![rest.to_owned(), "null".to_owned()],
         _ => vec![text.to_owned()],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use factum_event::{Contract, FieldShape, Shape};
+
+    use super::TypeScript;
+    use crate::export::{ExportError, Exported};
+
+    fn contract(event_type: &str, aggregate: &str, name: &str) -> Contract {
+        Contract {
+            event_type: event_type.to_owned(),
+            aggregate_type: aggregate.to_owned(),
+            topic: "t".to_owned(),
+            restricted: false,
+            name: name.to_owned(),
+            supersedes: None,
+            aggregate_id: "id".to_owned(),
+            fields: vec![FieldShape::new("id", Shape::Uuid)],
+            definitions: Default::default(),
+        }
+    }
+
+    fn exported(contracts: &[Contract]) -> Exported {
+        TypeScript::new().export(contracts).unwrap()
+    }
+
+    const V1: &str = "order/domain/event/order-confirmed.v1.event.ts";
+    const V2: &str = "order/domain/event/order-confirmed.v2.event.ts";
+
+    #[test]
+    fn a_second_version_leaves_the_names_of_the_first_as_they_are() {
+        let before = exported(&[contract("order.confirmed.v1", "Order", "OrderConfirmed")]);
+        // As docs/versions.md has it: the old struct is renamed, and the new one takes its name.
+        let after = exported(&[
+            contract("order.confirmed.v1", "Order", "OrderConfirmedV1"),
+            contract("order.confirmed.v2", "Order", "OrderConfirmed"),
+        ]);
+        assert_eq!(after[V1], before[V1]);
+        assert!(before[V1].contains("export const OrderConfirmedV1Schema:"));
+        assert!(after[V2].contains("export const OrderConfirmedV2Schema:"));
+        for line in before["index.ts"].lines() {
+            assert!(after["index.ts"].contains(line), "{line}");
+        }
+    }
+
+    #[test]
+    fn structs_of_one_name_have_names_that_dont_depend_on_each_other() {
+        let order = contract("order.closed.v1", "Order", "Closed");
+        let account = contract("account.closed.v1", "Account", "Closed");
+        let alone = exported(std::slice::from_ref(&order));
+        let together = exported(&[order, account]);
+        let path = "order/domain/event/order-closed.v1.event.ts";
+        assert_eq!(alone[path], together[path]);
+        assert!(alone[path].contains("export interface OrderClosedV1 {"));
+        let path = "account/domain/event/account-closed.v1.event.ts";
+        assert!(together[path].contains("export interface AccountClosedV1 {"));
+    }
+
+    #[test]
+    fn types_that_differ_only_in_what_separates_their_words_are_refused() {
+        let contracts = [
+            contract("order.line-added.v1", "Order", "LineAdded"),
+            contract("order-line.added.v1", "OrderLine", "Added"),
+        ];
+        let taken = ExportError::NameTaken {
+            name: "OrderLineAddedV1".to_owned(),
+            first: "order-line.added.v1".to_owned(),
+            second: "order.line-added.v1".to_owned(),
+        };
+        assert_eq!(TypeScript::new().export(&contracts), Err(taken));
     }
 }

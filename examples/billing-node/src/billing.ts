@@ -1,20 +1,20 @@
 // What billing does with a confirmed order.
 import { PermanentError, type Handler } from "./consumer.js";
 import {
-  OrderConfirmedSchema,
-  type OrderConfirmed,
+  OrderConfirmedV1Schema,
+  type OrderConfirmedV1,
 } from "./generated/index.js";
 
 /** The events that billing handles. Others on its topics are skipped. */
 export const registry = {
-  "order.confirmed.v1": OrderConfirmedSchema,
+  "order.confirmed.v1": OrderConfirmedV1Schema,
 } as const;
 
 /** The currencies that billing has accounts in: those of the service in Rust. */
 const ACCOUNTS: ReadonlySet<string> = new Set(["EUR", "GBP", "JPY", "USD"]);
 
 /** Writes an invoice for each confirmed order. The amount stays text from the first byte to the column. */
-export const bill: Handler<OrderConfirmed> = async (event, client) => {
+export const bill: Handler<OrderConfirmedV1> = async (event, client) => {
   if (!ACCOUNTS.has(event.currency)) {
     throw new PermanentError("billing has no account in the order's currency");
   }

@@ -7,6 +7,7 @@ import type { ClientBase, Pool } from "pg";
 
 import { writeDeadLetter, type Cause, type Place } from "./dead-letter.js";
 import {
+  checkRegistry,
   decode,
   type EventOf,
   type PoisonReason,
@@ -52,7 +53,7 @@ class RolledBack extends Error {}
 class PartitionMissing extends Error {}
 
 /** What the consumer needs. */
-export interface Settings<R extends Registry> {
+export interface Settings<R extends Registry<R>> {
   readonly kafka: Kafka;
   readonly pool: Pool;
   /** The stable name in `processed_event.consumer_group`; not the name of Kafka's group. */
@@ -64,11 +65,12 @@ export interface Settings<R extends Registry> {
 }
 
 /** A consumer of the events in a registry. */
-export class DedupConsumer<R extends Registry> {
+export class DedupConsumer<R extends Registry<R>> {
   readonly #settings: Settings<R>;
   readonly #consumer: Consumer;
 
   constructor(settings: Settings<R>) {
+    checkRegistry(settings.registry);
     this.#settings = settings;
     this.#consumer = settings.kafka.consumer({
       groupId: settings.group,

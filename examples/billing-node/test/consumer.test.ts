@@ -11,7 +11,7 @@ import {
   PermanentError,
   type Handler,
 } from "../src/consumer.js";
-import type { OrderConfirmed } from "../src/generated/index.js";
+import type { OrderConfirmedV1 } from "../src/generated/index.js";
 
 /** An error as the driver throws it. */
 function databaseError(code: string): Error {
@@ -27,7 +27,7 @@ interface Answers {
   readonly rollback?: Error;
 }
 
-function staged(answers: Answers, handler: Handler<OrderConfirmed>) {
+function staged(answers: Answers, handler: Handler<OrderConfirmedV1>) {
   const statements: string[] = [];
   const letters: unknown[][] = [];
   const released: unknown[] = [];
@@ -90,7 +90,7 @@ const EVENT = JSON.stringify({
   currency: "EUR",
 });
 
-const effect: Handler<OrderConfirmed> = async (_, client: ClientBase) => {
+const effect: Handler<OrderConfirmedV1> = async (_, client: ClientBase) => {
   await client.query("INSERT INTO invoice");
 };
 
@@ -118,7 +118,7 @@ test("a COMMIT that PostgreSQL turned into ROLLBACK is no success", async () => 
 });
 
 test("what fails is tried 8 times and then set aside, without the error's text", async () => {
-  const failing: Handler<OrderConfirmed> = () =>
+  const failing: Handler<OrderConfirmedV1> = () =>
     Promise.reject(databaseError("23505"));
   const first = staged({}, failing);
   await assert.rejects(first.handle(EVENT, 7));

@@ -4,7 +4,7 @@ import assert from "node:assert/strict";
 import { readFileSync } from "node:fs";
 import test from "node:test";
 
-import { decode, OrderConfirmedSchema } from "../src/generated/index.js";
+import { decode, OrderConfirmedV1Schema } from "../src/generated/index.js";
 
 interface Vector {
   readonly name: string;
@@ -17,7 +17,7 @@ const ROOT = new URL("../../../../", import.meta.url);
 const { cases } = JSON.parse(
   readFileSync(new URL("tests/conformance/order-confirmed.json", ROOT), "utf8"),
 ) as { readonly cases: readonly Vector[] };
-const registry = { "order.confirmed.v1": OrderConfirmedSchema };
+const registry = { "order.confirmed.v1": OrderConfirmedV1Schema };
 
 /** The rows `| vector | Rust | Node | why |` of the documentation. */
 function listedDifferences(): Map<string, string> {

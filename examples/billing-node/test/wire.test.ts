@@ -4,10 +4,15 @@ import test from "node:test";
 
 import { parse } from "lossless-json";
 
-import { decode, OrderConfirmedSchema } from "../src/generated/index.js";
+import {
+  checkRegistry,
+  decode,
+  OrderConfirmedV1Schema,
+  type Schema,
+} from "../src/generated/index.js";
 import * as wire from "../src/generated/wire.js";
 
-const registry = { "order.confirmed.v1": OrderConfirmedSchema };
+const registry = { "order.confirmed.v1": OrderConfirmedV1Schema };
 
 /** The text of an event, with fields in place of the usual ones. */
 function event(fields: Readonly<Record<string, string>> = {}): Uint8Array {
@@ -276,6 +281,19 @@ test("a list has its limits, and an item that is null is refused or kept as decl
     assert.equal(taken(list, json), undefined, json);
   }
   assert.equal(taken(wire.list(wire.boolean), "[null]"), undefined);
+});
+
+test("a schema under another event type doesn't compile, and throws where the types are lost", () => {
+  const wrong = { "order.confirmed.v2": OrderConfirmedV1Schema };
+  const message = /another event type under "order\.confirmed\.v2"/;
+  // @ts-expect-error: the schema is that of order.confirmed.v1.
+  assert.throws(() => decode(wrong, event()), message);
+  // Also for a record that has nothing to do with it.
+  // @ts-expect-error: likewise.
+  assert.throws(() => decode({ ...registry, ...wrong }, null), message);
+  const untyped: Record<string, Schema<{ readonly eventType: string }>> = wrong;
+  assert.throws(() => checkRegistry(untyped), message);
+  assert.equal(decode({ ...registry }, event()).kind, "event");
 });
 
 test("case_47 an enum with a catch-all keeps the raw text, a closed one refuses it", () => {

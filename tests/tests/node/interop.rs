@@ -159,6 +159,12 @@ async fn a_thousand_events_from_node_are_read_by_rust_with_equal_values() {
     assert_equal(&by_id(found), &wanted, seed);
 }
 
+/// That a wrong pair doesn't compile, `@ts-expect-error` says in the program: a pair that did would be an error.
+#[test]
+fn a_registry_has_each_schema_under_its_own_event_type() {
+    Project::built().run("registries.js", &[]);
+}
+
 #[test]
 fn json_schemas_and_asyncapi_pass_the_tools_of_their_formats() {
     let vectors = concat!(

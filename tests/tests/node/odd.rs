@@ -91,7 +91,7 @@ fn shapes() -> Vec<Shape> {
             values: Box::new(nullable(list(nullable(choice(DAYS, true))))),
         },
         Shape::Object("Part".to_owned()),
-        Shape::Object("OddlyNamedThingHappened".to_owned()),
+        Shape::Object("OddlyNamedThingHappenedV1".to_owned()),
     ];
     let nested = shapes.clone().into_iter().flat_map(|shape| {
         [
@@ -134,34 +134,34 @@ fn contract(event_type: &str, aggregate: &str, name: &str) -> Contract {
         topic: "t.odd".to_owned(),
         restricted: true,
         name: name.to_owned(),
-        supersedes: Some("odd.happened.v0".to_owned()),
+        supersedes: Some("oddly-named-thing.happened.v0".to_owned()),
         aggregate_id: "odd0x".to_owned(),
         fields: Vec::new(),
         definitions: BTreeMap::from([
             ("Part".to_owned(), part),
             ("Other".to_owned(), other),
             // As the event itself is called, and without a field.
-            ("OddlyNamedThingHappened".to_owned(), Vec::new()),
+            ("OddlyNamedThingHappenedV1".to_owned(), Vec::new()),
         ]),
     }
 }
 
-/// Two versions of one name, one with its aggregate id in the envelope only, one without any field.
+/// Two versions of one fact, one with its aggregate id in the envelope only, one without any field.
 pub(crate) fn contracts() -> [Contract; 3] {
     let mut first = contract(
-        "odd.happened.v1",
+        "oddly-named-thing.happened.v1",
         "OddlyNamedThing",
         "OddlyNamedThingHappened",
     );
     first.fields = fields("odd");
     let mut second = contract(
-        "odd.happened.v2",
+        "oddly-named-thing.happened.v2",
         "OddlyNamedThing",
         "OddlyNamedThingHappened",
     );
     second.aggregate_id = "aggregateId".to_owned();
     second.fields = vec![FieldShape::new("aggregateId", Shape::Uuid)];
-    let mut third = contract("odd.vanished.v1", "HTTPThing", "V");
+    let mut third = contract("t.v.v1", "HTTPThing", "V");
     third.aggregate_id = "aggregateId".to_owned();
     third.definitions.clear();
     third.fields = vec![FieldShape::new(

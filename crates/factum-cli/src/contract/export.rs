@@ -1,6 +1,6 @@
 //! `factum contract export`: contracts for other languages.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -20,12 +20,13 @@ const MARK_BYTES: usize = 1024;
 
 /// Reads every lock file (contracts/*.json beside a Cargo.toml) and writes the files of each kind that is asked for.
 ///
-/// Only what has changed is written. Files that an earlier export made and that no contract asks for any more are
-/// removed. A file that no export made is never touched: it is an error, before anything is written.
+/// Only what has changed is written. Files that an earlier export of the same kinds made in that folder, and that this
+/// one doesn't make, are removed, with the folders that become empty: also those of events that --only leaves out. What
+/// no export made is never touched: where it is in the way, it is an error, before anything is written.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit codes: 0 written, or all was as it should be; 1 a file could not be read or written; 2 wrong usage, \
-                  or a file is in the way.\n\n\
+    after_help = "Exit codes: 0 written, or all was as it should be; 1 a file or folder below --out could not be read or \
+                  written; 2 wrong usage, a lock file that can't be read, or something is in the way.\n\n\
                   Example:\n  factum contract export --typescript --json-schema --asyncapi --out generated"
 )]
 pub(crate) struct Options {
@@ -47,7 +48,7 @@ pub(crate) struct Options {
     /// Put the events of an aggregate into a context, such as Order=sales; may be repeated
     #[arg(long, value_name = "AGGREGATE=CONTEXT")]
     context: Vec<String>,
-    /// Export only this event type; may be repeated
+    /// Export only this event type, and remove what an earlier export made of others; may be repeated
     #[arg(long, value_name = "KIND")]
     only: Vec<String>,
     /// The title of the AsyncAPI document
@@ -122,19 +123,17 @@ pub(crate) fn run(options: &Options) -> Result<Report, Failure> {
 
 fn export(options: &Options) -> Result<Report, Trouble> {
     let kinds = kinds(options)?;
-    let contracts = contracts(options)?;
+    let all = all_contracts(options)?;
+    let typescript = typescript(options, &all)?;
+    let contracts = asked_for(options, all)?;
     let mut files = Exported::new();
     for kind in &kinds {
         files.extend(match kind {
-            ExportKind::TypeScript => {
-                typescript(options)?
-                    .export(&contracts)
-                    .map_err(|error| Trouble {
-                        what: error.to_string(),
-                        hint: None,
-                        exit: Exit::Usage,
-                    })?
-            }
+            ExportKind::TypeScript => typescript.export(&contracts).map_err(|error| Trouble {
+                what: error.to_string(),
+                hint: None,
+                exit: Exit::Usage,
+            })?,
             ExportKind::JsonSchema => JsonSchema::new().export(&contracts),
             ExportKind::AsyncApi => AsyncApi::titled(&options.title).export(&contracts),
         });
@@ -160,9 +159,9 @@ fn export(options: &Options) -> Result<Report, Trouble> {
         .collect();
     lines.extend(plan.remove.iter().map(|path| format!("removed {path}")));
     lines.push(format!(
-        "{} events: {} files written, {} removed, {} unchanged",
-        contracts.len(),
-        written.len(),
+        "{}: {} written, {} removed, {} unchanged",
+        counted(contracts.len(), "event"),
+        counted(written.len(), "file"),
         plan.remove.len(),
         plan.unchanged
     ));
@@ -171,6 +170,12 @@ fn export(options: &Options) -> Result<Report, Trouble> {
         exit: Exit::Done,
         json,
     })
+}
+
+/// `1 event`, and `2 events`.
+fn counted(count: usize, noun: &str) -> String {
+    let ending = if count == 1 { "" } else { "s" };
+    format!("{count} {noun}{ending}")
 }
 
 fn kinds(options: &Options) -> Result<Vec<ExportKind>, Trouble> {
@@ -190,7 +195,8 @@ fn kinds(options: &Options) -> Result<Vec<ExportKind>, Trouble> {
     Ok(kinds)
 }
 
-fn typescript(options: &Options) -> Result<TypeScript, Trouble> {
+fn typescript(options: &Options, contracts: &[Contract]) -> Result<TypeScript, Trouble> {
+    let mut named: BTreeMap<&str, &str> = BTreeMap::new();
     let mut typescript = TypeScript::new().zod(match options.zod {
         ZodRelease::Three => Zod::Three,
         ZodRelease::Four => Zod::Four,
@@ -203,6 +209,18 @@ fn typescript(options: &Options) -> Result<TypeScript, Trouble> {
                 "write the aggregate's type and the context, such as --context Order=sales",
             ));
         };
+        if !contracts.iter().any(|c| c.aggregate_type == aggregate) {
+            return Err(unknown_aggregate(aggregate, contracts));
+        }
+        if let Some(other) = named.insert(aggregate, context)
+            && other != context
+        {
+            return Err(Trouble::usage(
+                format!("--context puts {aggregate} into `{other}` and into `{context}`"),
+                "the command line",
+                "name one context for each aggregate",
+            ));
+        }
         typescript = typescript
             .context(aggregate, context)
             .map_err(|error| Trouble {
@@ -214,13 +232,55 @@ fn typescript(options: &Options) -> Result<TypeScript, Trouble> {
     Ok(typescript)
 }
 
-/// The contracts that are asked for, by event type.
-fn contracts(options: &Options) -> Result<Vec<Contract>, Trouble> {
+/// The trouble of an aggregate that no contract has, with the one that looks like it.
+fn unknown_aggregate(aggregate: &str, contracts: &[Contract]) -> Trouble {
+    /// More typing errors make another word.
+    const MAX_DISTANCE: usize = 4;
+    let known: BTreeSet<&str> = contracts
+        .iter()
+        .map(|contract| contract.aggregate_type.as_str())
+        .collect();
+    let nearest = known
+        .iter()
+        .map(|known| (strsim::damerau_levenshtein(aggregate, known), known))
+        .min()
+        .filter(|(distance, _)| *distance <= MAX_DISTANCE);
+    let mend = match nearest {
+        Some((_, nearest)) => format!("did you mean `{nearest}`?"),
+        None => {
+            let known: Vec<&str> = known.into_iter().collect();
+            format!(
+                "name one of the aggregates that there are: {}",
+                known.join(", ")
+            )
+        }
+    };
+    Trouble::usage(
+        format!("--context: no event is of the aggregate `{aggregate}`"),
+        "the command line",
+        mend,
+    )
+}
+
+/// The contracts of all lock files, by event type.
+fn all_contracts(options: &Options) -> Result<Vec<Contract>, Trouble> {
     let mut contracts: Vec<Contract> = locks::in_folder(&options.place.folder)?
         .into_iter()
         .map(|lock| lock.contract)
         .collect();
     contracts.sort_by(|a, b| a.event_type.cmp(&b.event_type));
+    if contracts.is_empty() {
+        return Err(Trouble::usage(
+            "no event has a lock file",
+            options.place.folder.display().to_string(),
+            "run FACTUM_CONTRACTS=update cargo test in the crate that declares the events, or name its workspace with --in",
+        ));
+    }
+    Ok(contracts)
+}
+
+/// Those that are asked for.
+fn asked_for(options: &Options, mut contracts: Vec<Contract>) -> Result<Vec<Contract>, Trouble> {
     for kind in &options.only {
         let mut known = contracts
             .iter()
@@ -235,13 +295,6 @@ fn contracts(options: &Options) -> Result<Vec<Contract>, Trouble> {
     }
     if !options.only.is_empty() {
         contracts.retain(|contract| options.only.contains(&contract.event_type));
-    }
-    if contracts.is_empty() {
-        return Err(Trouble::usage(
-            "no event has a lock file",
-            options.place.folder.display().to_string(),
-            "run FACTUM_CONTRACTS=update cargo test in the crate that declares the events, or name its workspace with --in",
-        ));
     }
     Ok(contracts)
 }
@@ -260,26 +313,33 @@ impl Plan {
             remove: Vec::new(),
             unchanged: 0,
         };
-        let mut in_the_way = Vec::new();
+        let mut in_the_way: BTreeSet<String> = no_folder(out)?.into_iter().collect();
         let wanted: BTreeSet<String> = files.keys().cloned().collect();
         for (path, text) in files {
             let place = out.join(&path);
+            if let Some(obstacle) = obstacle(out, &path)? {
+                in_the_way.insert(obstacle);
+                continue;
+            }
             match fs::read(&place) {
                 Ok(there) if there == text.as_bytes() => plan.unchanged += 1,
-                Ok(there) if marked(&there).is_none() => in_the_way.push(path),
+                Ok(there) if marked(&there).is_none() => {
+                    in_the_way.insert(path);
+                }
                 Ok(_) => {
                     plan.write.insert(path, text);
                 }
-                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Err(error) if is_absence(&error) => {
                     plan.write.insert(path, text);
                 }
                 Err(error) => return Err(Trouble::file("a file can't be read", &place, &error)),
             }
         }
         if !in_the_way.is_empty() {
+            let in_the_way: Vec<String> = in_the_way.into_iter().collect();
             return Err(Trouble::usage(
                 format!(
-                    "these files are in the way, and no export made them: {}",
+                    "these are in the way, and no export made them: {}",
                     in_the_way.join(", ")
                 ),
                 out.display().to_string(),
@@ -306,9 +366,61 @@ impl Plan {
             let place = out.join(path);
             fs::remove_file(&place)
                 .map_err(|error| Trouble::file("a file can't be removed", &place, &error))?;
+            // What isn't empty stays, and so does all that it lies in.
+            let mut folder = Path::new(path).parent();
+            while let Some(inner) = folder.filter(|folder| !folder.as_os_str().is_empty())
+                && fs::remove_dir(out.join(inner)).is_ok()
+            {
+                folder = inner.parent();
+            }
         }
         Ok(())
     }
+}
+
+/// Nothing is there, or a file stands for a folder above it.
+fn is_absence(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
+}
+
+/// What stands at a place, if anything does.
+fn there(place: &Path) -> Result<Option<fs::FileType>, Trouble> {
+    match fs::metadata(place) {
+        Ok(there) => Ok(Some(there.file_type())),
+        Err(error) if is_absence(&error) => Ok(None),
+        Err(error) => Err(Trouble::file("a file can't be read", place, &error)),
+    }
+}
+
+/// A file where the folder is to be, or one that it is to lie in.
+fn no_folder(out: &Path) -> Result<Option<String>, Trouble> {
+    for place in out.ancestors().filter(|place| *place != Path::new("")) {
+        if let Some(kind) = there(place)? {
+            return Ok((!kind.is_dir()).then(|| format!("{} (a file)", place.display())));
+        }
+    }
+    Ok(None)
+}
+
+/// What keeps a file from being written at a path below the folder: a file for a folder, or a folder for the file.
+fn obstacle(out: &Path, path: &str) -> Result<Option<String>, Trouble> {
+    for (end, _) in path.match_indices('/') {
+        let folder = &path[..end];
+        match there(&out.join(folder))? {
+            Some(kind) if kind.is_dir() => {}
+            Some(_) => return Ok(Some(format!("{folder} (a file)"))),
+            None => return Ok(None),
+        }
+    }
+    Ok(match there(&out.join(path))? {
+        Some(kind) if kind.is_dir() => Some(format!("{path} (a folder)")),
+        // Reading it may never end.
+        Some(kind) if !kind.is_file() => Some(format!("{path} (no regular file)")),
+        _ => None,
+    })
 }
 
 /// The kind of export that made a file.

@@ -3,13 +3,22 @@ import { parse } from "lossless-json";
 
 import type { Schema } from "./wire.js";
 
-/** The event types that a consumer takes, each with its schema. What isn't here is never decoded (CFG-3). */
-export type Registry = Readonly<Record<string, Schema<unknown>>>;
+/**
+ * The event types that a consumer takes, each with its schema. What isn't here is never decoded (CFG-3).
+ *
+ * A schema stands under its own event type: under another one it doesn't compile.
+ */
+export type Registry<R> = {
+  readonly [K in keyof R]: Schema<{ readonly eventType: K }>;
+};
 
 /** What the schemas of a registry put out. */
-export type EventOf<R extends Registry> = {
+export type EventOf<R extends Registry<R>> = {
   [K in keyof R]: R[K] extends Schema<infer E> ? E : never;
 }[keyof R];
+
+/** A registry whose types don't matter. */
+type Schemas = Readonly<Record<string, Schema<unknown>>>;
 
 /** Why a record can never be handled. The names are those of the table `dead_letter`. */
 export type PoisonReason =
@@ -184,16 +193,39 @@ function parsed(value: Uint8Array): unknown {
   }
 }
 
+/** Registries that have every schema under its own event type. */
+const rightRegistries = new WeakSet<object>();
+
 /**
- * Decodes the value of a Kafka record. It never throws.
+ * Throws a TypeError where a schema stands under another event type than its own: every record of that type would be
+ * poison. The compiler says so, too, unless the types are lost on the way, as in `Record<string, …>`. `decode` checks
+ * each registry once; a service that checks it itself learns of it at its start.
+ */
+export function checkRegistry<R extends Registry<R>>(registry: R): void {
+  if (rightRegistries.has(registry)) return;
+  for (const [eventType, schema] of Object.entries(registry as Schemas)) {
+    const { error } = schema.safeParse({ eventType });
+    if (error?.issues.some((issue) => issue.path[0] === "eventType")) {
+      throw new TypeError(
+        `the registry has the schema of another event type under "${eventType}"`,
+      );
+    }
+  }
+  rightRegistries.add(registry);
+}
+
+/**
+ * Decodes the value of a Kafka record. Whatever the record is, it doesn't throw; it throws a TypeError when the
+ * registry has a schema under another event type than its own.
  *
  * Numbers keep every digit on the way, because lossless-json parses them. The type is read first: one that the
  * registry doesn't have is "unknown", even when the rest would be no event of ours.
  */
-export function decode<R extends Registry>(
+export function decode<R extends Registry<R>>(
   registry: R,
   value: Uint8Array | null,
 ): Decoded<EventOf<R>> {
+  checkRegistry(registry);
   if (value === null) {
     return { kind: "tombstone" };
   }
@@ -215,8 +247,9 @@ export function decode<R extends Registry>(
     const expected = 'an event type, such as "order.confirmed.v1"';
     return poison("event_type", expected, ["eventType"]);
   }
-  const schema = Object.hasOwn(registry, eventType)
-    ? registry[eventType]
+  const schemas = registry as Schemas;
+  const schema = Object.hasOwn(schemas, eventType)
+    ? schemas[eventType]
     : undefined;
   if (schema === undefined) {
     return { kind: "unknown", eventType };

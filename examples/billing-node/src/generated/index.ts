@@ -3,6 +3,6 @@ export * from "./decode.js";
 export * from "./event-registry.js";
 export type { Money, Schema } from "./wire.js";
 export {
-  type OrderConfirmed,
-  OrderConfirmedSchema,
-} from "./order/domain/event/order-confirmed.event.js";
+  type OrderConfirmedV1,
+  OrderConfirmedV1Schema,
+} from "./order/domain/event/order-confirmed.v1.event.js";

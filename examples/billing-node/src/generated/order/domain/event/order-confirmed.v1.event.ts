@@ -3,7 +3,7 @@ import { CURRENCIES } from "../../../code-lists.js";
 import * as wire from "../../../wire.js";
 
 /** `order.confirmed.v1` of the topic `orders.confirmed`. */
-export interface OrderConfirmed {
+export interface OrderConfirmedV1 {
   readonly eventId: string;
   readonly eventType: "order.confirmed.v1";
   /** When it happened in the business, in UTC. */
@@ -20,8 +20,8 @@ export interface OrderConfirmed {
   readonly currency: string;
 }
 
-export const OrderConfirmedSchema: wire.Schema<OrderConfirmed> =
-  wire.event<OrderConfirmed>("orderRef", {
+export const OrderConfirmedV1Schema: wire.Schema<OrderConfirmedV1> =
+  wire.event<OrderConfirmedV1>("orderRef", {
     eventId: wire.eventId,
     eventType: wire.literal("order.confirmed.v1"),
     occurredAt: wire.instant,
