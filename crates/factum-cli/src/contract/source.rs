@@ -1,9 +1,11 @@
 //! Where in a crate's sources an event and its fields are declared.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use factum_contract::compatibility::Declared;
+use factum_event::EventType;
 use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 
@@ -14,10 +16,66 @@ pub(super) struct Position {
     pub(super) line: usize,
 }
 
-/// The structs of a crate that are events or snapshots.
+/// Whether a crate declares an event of a kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Declaration {
+    /// It does, or seems to: the kind stands somewhere as a literal.
+    Locked,
+    /// It does, and says that it has no contract.
+    Unlocked,
+    /// The kind stands nowhere in its sources.
+    Missing,
+    /// There are no sources, or not all of them can be looked at.
+    Unknown,
+}
+
+impl Declaration {
+    pub(super) fn as_str(self) -> Option<&'static str> {
+        match self {
+            Declaration::Locked => Some("locked"),
+            Declaration::Unlocked => Some("unlocked"),
+            Declaration::Missing => Some("missing"),
+            Declaration::Unknown => None,
+        }
+    }
+}
+
+/// The sources of crates, by their folders below the folder that is looked in.
+#[derive(Debug)]
+pub(super) struct Crates(BTreeMap<PathBuf, Sources>);
+
+impl Crates {
+    pub(super) fn of<'f>(root: &Path, folders: impl Iterator<Item = &'f Path>) -> Crates {
+        let mut crates = BTreeMap::new();
+        for folder in folders {
+            crates
+                .entry(folder.to_owned())
+                .or_insert_with(|| Sources::of_crate(root, folder));
+        }
+        Crates(crates)
+    }
+
+    pub(super) fn sources(&self, crate_folder: &Path) -> Option<&Sources> {
+        self.0.get(crate_folder)
+    }
+
+    pub(super) fn declaration(&self, crate_folder: &Path, kind: &str) -> Declaration {
+        self.sources(crate_folder)
+            .map_or(Declaration::Unknown, |sources| sources.declaration(kind))
+    }
+}
+
+/// What the Rust files of a crate say.
 #[derive(Debug, Default)]
 pub(super) struct Sources {
+    /// Those that are events or snapshots.
     structs: Vec<Struct>,
+    /// The literals that look like an event's kind: a macro may make an event of one.
+    literals: BTreeSet<String>,
+    /// How many files were read.
+    files: usize,
+    /// Whether a part lies elsewhere, or can't be read.
+    is_partial: bool,
 }
 
 #[derive(Debug)]
@@ -27,6 +85,7 @@ struct Struct {
     name: String,
     /// The event's kind; `None` of a snapshot.
     kind: Option<String>,
+    is_unlocked: bool,
     fields: Vec<(String, usize)>,
 }
 
@@ -34,12 +93,13 @@ impl Sources {
     /// Reads all Rust files of a crate. One that can't be read or parsed is passed over: the compiler says it better.
     pub(super) fn of_crate(root: &Path, crate_folder: &Path) -> Sources {
         let mut sources = Sources::default();
-        sources.folder(root, crate_folder);
+        sources.folder(root, crate_folder, true);
         sources
     }
 
-    fn folder(&mut self, root: &Path, below: &Path) {
+    fn folder(&mut self, root: &Path, below: &Path, is_top: bool) {
         let Ok(entries) = fs::read_dir(root.join(below)) else {
+            self.is_partial = true;
             return;
         };
         let mut entries: Vec<fs::DirEntry> = entries.flatten().collect();
@@ -53,21 +113,30 @@ impl Sources {
             };
             // A crate within the crate is not this one.
             let is_other_crate = kind.is_dir() && entry.path().join("Cargo.toml").is_file();
-            if name.starts_with('.') || name == "target" || name == "node_modules" || is_other_crate
-            {
+            // Below the top, `target` may be a module.
+            let is_built = (is_top && name == "target") || name == "node_modules";
+            if name.starts_with('.') || is_built || is_other_crate {
                 continue;
             }
             if kind.is_dir() {
-                self.folder(root, &path);
-            } else if path.extension().is_some_and(|extension| extension == "rs")
-                && let Ok(text) = fs::read_to_string(entry.path())
-            {
-                self.file(&path, &text);
+                self.folder(root, &path, false);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                match fs::read_to_string(entry.path()) {
+                    Ok(text) => self.file(&path, &text),
+                    Err(_) => self.is_partial = true,
+                }
+            } else if kind.is_symlink() && entry.path().is_dir() {
+                self.is_partial = true;
             }
         }
     }
 
     fn file(&mut self, path: &Path, text: &str) {
+        self.files += 1;
+        match text.parse::<TokenStream>() {
+            Ok(tokens) => self.literals(tokens),
+            Err(_) => self.is_partial = true,
+        }
         // Most files have none, and parsing takes its time.
         if !text.contains("Event") && !text.contains("Snapshot") {
             return;
@@ -78,6 +147,54 @@ impl Sources {
                 into: &mut self.structs,
             };
             structs.visit_file(&file);
+        }
+    }
+
+    /// Comments are no tokens: an event that was commented out is not found here.
+    fn literals(&mut self, tokens: TokenStream) {
+        let mut pending = vec![tokens];
+        while let Some(tokens) = pending.pop() {
+            for token in tokens {
+                match token {
+                    TokenTree::Group(group) => pending.push(group.stream()),
+                    TokenTree::Literal(literal) => {
+                        let Ok(text) = syn::parse_str::<syn::LitStr>(&literal.to_string()) else {
+                            continue;
+                        };
+                        let text = text.value();
+                        // Files that are built, or that lie in another crate: `include!`, `#[path]`.
+                        self.is_partial |=
+                            text == "OUT_DIR" || (text.starts_with("..") && text.ends_with(".rs"));
+                        if text.parse::<EventType>().is_ok() {
+                            self.literals.insert(text);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Whether the crate declares an event of the kind. Structs that can be seen decide; else, a literal does: a macro
+    /// may make the struct.
+    pub(super) fn declaration(&self, kind: &str) -> Declaration {
+        let mut structs = self
+            .structs
+            .iter()
+            .filter(|of| of.kind.as_deref() == Some(kind))
+            .peekable();
+        if structs.peek().is_some() {
+            return match structs.all(|of| of.is_unlocked) {
+                true => Declaration::Unlocked,
+                false => Declaration::Locked,
+            };
+        }
+        if self.literals.contains(kind) {
+            Declaration::Locked
+        } else if self.files == 0 || self.is_partial {
+            Declaration::Unknown
+        } else {
+            Declaration::Missing
         }
     }
 
@@ -153,11 +270,18 @@ impl<'ast> Visit<'ast> for Structs<'_> {
                 .iter()
                 .filter(|attribute| attribute.path().is_ident("event"))
                 .find_map(|attribute| kind(&attribute.meta.require_list().ok()?.tokens));
+            let is_unlocked = item
+                .attrs
+                .iter()
+                .filter(|attribute| attribute.path().is_ident("event"))
+                .filter_map(|attribute| attribute.meta.require_list().ok())
+                .any(|list| mentions(&list.tokens, "unlocked"));
             self.into.push(Struct {
                 file: self.path.to_owned(),
                 line: item.ident.span().start().line,
                 name: item.ident.to_string(),
                 kind: kind.filter(|_| is_event),
+                is_unlocked,
                 fields: item
                     .fields
                     .iter()
@@ -225,5 +349,48 @@ mod tests {
         assert_eq!(line(declared(None, "gone")), Some(4));
         assert_eq!(line(declared(Some("OrderItem2"), "type")), Some(12));
         assert_eq!(sources.find("order.paid.v1", None), None);
+    }
+
+    #[test]
+    fn an_event_is_declared_by_a_struct_or_by_a_literal_and_not_by_a_comment() {
+        let declaration = |text: &str| {
+            let mut sources = Sources::default();
+            sources.file(Path::new("src/lib.rs"), text);
+            sources.declaration("order.paid.v1")
+        };
+        let event = |more: &str| {
+            format!(
+                "#[derive(Event)]\n#[event(kind = \"order.paid.v1\"{more})]\nstruct OrderPaid;\n"
+            )
+        };
+        for (text, expected) in [
+            (event(""), Declaration::Locked),
+            (event(", unlocked"), Declaration::Unlocked),
+            // A test's own view beside the event itself.
+            (event("") + &event(", unlocked"), Declaration::Locked),
+            (
+                "events! { paid => r\"order.paid.v1\" }".to_owned(),
+                Declaration::Locked,
+            ),
+            (
+                "// \"order.paid.v1\"\n/* \"order.paid.v1\" */".to_owned(),
+                Declaration::Missing,
+            ),
+            (event("").replace("paid", "settled"), Declaration::Missing),
+            (String::new(), Declaration::Missing),
+            (
+                "include!(concat!(env!(\"OUT_DIR\"), \"/events.rs\"));".to_owned(),
+                Declaration::Unknown,
+            ),
+            (
+                "#[path = \"../../shared/events.rs\"] mod events;".to_owned(),
+                Declaration::Unknown,
+            ),
+            ("no Rust: \"".to_owned(), Declaration::Unknown),
+        ] {
+            assert_eq!(declaration(&text), expected, "{text}");
+        }
+        let none = Sources::default();
+        assert_eq!(none.declaration("order.paid.v1"), Declaration::Unknown);
     }
 }
