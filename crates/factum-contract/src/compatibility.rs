@@ -1515,20 +1515,22 @@ impl<'c> Comparison<'c> {
             return self.text_back(*text);
         }
         let (noun, before) = bounds(old, new);
-        match (rust_type(old), before) {
-            (_, Some(argument)) if rust_type(old).as_deref() == Some("PositiveAmount") => format!(
-                "give the field the type `PositiveAmount` again, or write {} again, whichever it had",
-                self.attribute(&argument)
-            ),
-            (Some(name), _) if noun == "range" => {
-                if rust_type(new).is_none() && holds_all_of(old, new) {
-                    format!("take `{noun}` out of the field's attribute again")
-                } else {
-                    format!("give the field the type `{name}` again")
+        let write = before.map(|argument| format!("write {} again", self.attribute(&argument)));
+        let take = format!("take `{noun}` out of the field's attribute again");
+        let type_again = |name| format!("give the field the type `{name}` again");
+        match (rust_type(old), rust_type(new)) {
+            (Some(was), now) if noun == "range" => match (write, now) {
+                // An argument could have made the old bounds just as well, or could have made the new ones.
+                (Some(write), _) if is_bounded(&was) => {
+                    format!("{}, or {write}, whichever it had", type_again(was))
                 }
-            }
-            (_, Some(argument)) => format!("write {} again", self.attribute(&argument)),
-            (_, None) => format!("take `{noun}` out of the field's attribute again"),
+                (_, Some(now)) if is_bounded(&now) && holds_all_of(old, new) => {
+                    format!("{}, or {take}, whichever changed", type_again(was))
+                }
+                (_, None) if holds_all_of(old, new) => take,
+                _ => type_again(was),
+            },
+            _ => write.unwrap_or(take),
         }
     }
 
@@ -1543,8 +1545,6 @@ impl<'c> Comparison<'c> {
     /// The way back to another type, or to the argument that makes another form of the same one.
     fn type_back(&self, old: &Shape, new: &Shape) -> String {
         match (old, new) {
-            (Shape::Array { items: a, .. }, Shape::Array { items: b, .. }) => self.type_back(a, b),
-            (Shape::Nullable(a), Shape::Nullable(b)) => self.type_back(a, b),
             (Shape::Code(CodeList::Currency), Shape::Text { .. }) => format!(
                 "give the field the type `Currency` again, or write {} again, whichever it had",
                 self.attribute("code = \"currency\"")
@@ -1557,7 +1557,7 @@ impl<'c> Comparison<'c> {
                     CodeList::Currency => ", or give the field the type `String` again",
                     _ => "",
                 };
-                match arguments(old, new).as_slice() {
+                match arguments(old).as_slice() {
                     [] => format!("take `code` out of the field's attribute again{or_type}"),
                     before => format!(
                         "write {} again in place of `code`",
@@ -1565,7 +1565,7 @@ impl<'c> Comparison<'c> {
                     ),
                 }
             }
-            _ => match (own_type(old), arguments(old, old).as_slice()) {
+            _ => match (own_type(old), arguments(old).as_slice()) {
                 (Some(name), []) => format!("give the field the type `{name}` again"),
                 (Some(name), with) => format!(
                     "give the field the type `{name}` again, with {}",
@@ -1715,14 +1715,8 @@ fn rust_type(shape: &Shape) -> Option<String> {
     match shape {
         Shape::Boolean => named("bool"),
         Shape::Integer {
-            min,
-            max,
-            not_zero: false,
-            ..
-        } => INTEGERS
-            .iter()
-            .find(|(least, most, _)| (least, most) == (min, max))
-            .and_then(|(.., name)| named(name)),
+            min, max, not_zero, ..
+        } => integer_type(*min, *max, *not_zero),
         Shape::Double {
             min: None,
             max: None,
@@ -1765,6 +1759,27 @@ fn rust_type(shape: &Shape) -> Option<String> {
     }
 }
 
+/// Of an unsigned integer other than 0, the contract says that it is 1 at least.
+fn integer_type(min: i128, max: i128, not_zero: bool) -> Option<String> {
+    let of = |min: i128| {
+        INTEGERS
+            .iter()
+            .find(|(least, most, _)| (*least, *most) == (min, max))
+            .map(|(.., name)| *name)
+    };
+    let other_than_0 = |name: &str| format!("NonZero{}", name.to_uppercase());
+    match (min, not_zero) {
+        (1, _) => of(0).map(other_than_0),
+        (least, true) if least < 0 => of(min).map(other_than_0),
+        _ => of(min).map(str::to_owned),
+    }
+}
+
+/// Whether the type has bounds that an argument could have given to another.
+fn is_bounded(rust_type: &str) -> bool {
+    rust_type.starts_with("NonZero") || rust_type == "PositiveAmount"
+}
+
 /// The Rust type of a shape, its constraints aside; `None` where that is not one alone.
 fn own_type(shape: &Shape) -> Option<String> {
     let named = |name: &str| Some(name.to_owned());
@@ -1778,8 +1793,8 @@ fn own_type(shape: &Shape) -> Option<String> {
     })
 }
 
-/// The arguments of a field's attribute that make the shape; `beside` is what the type is now.
-fn arguments(shape: &Shape, beside: &Shape) -> Vec<String> {
+/// The arguments of a field's attribute that make the shape.
+fn arguments(shape: &Shape) -> Vec<String> {
     let mut arguments = Vec::new();
     match shape {
         Shape::Integer { text: true, .. }
@@ -1791,12 +1806,12 @@ fn arguments(shape: &Shape, beside: &Shape) -> Vec<String> {
             pattern: Some(pattern),
             ..
         } => arguments.push(written_pattern(pattern)),
-        Shape::Array { items, .. } => arguments.extend(self::arguments(items, items)),
-        Shape::Nullable(inner) => arguments.extend(self::arguments(inner, inner)),
+        Shape::Array { items, .. } => arguments.extend(self::arguments(items)),
+        Shape::Nullable(inner) => arguments.extend(self::arguments(inner)),
         _ => {}
     }
     if rust_type(shape).is_none() {
-        arguments.extend(bounds(shape, beside).1);
+        arguments.extend(bounds(shape, shape).1);
     }
     arguments
 }
@@ -1902,7 +1917,6 @@ const INTEGERS: &[(i128, i128, &str)] = &[
     (0, u32::MAX as i128, "u32"),
     (0, MAX_SAFE, "u64"),
     (0, u64::MAX as i128, "u64"),
-    (1, MAX_SAFE, "NonZeroU64"),
     (i8::MIN as i128, i8::MAX as i128, "i8"),
     (i16::MIN as i128, i16::MAX as i128, "i16"),
     (i32::MIN as i128, i32::MAX as i128, "i32"),

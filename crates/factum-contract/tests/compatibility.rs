@@ -605,6 +605,18 @@ fn a_mend_names_the_argument_that_changed_and_a_type_only_where_that_changed() {
             write("range(min = 1, max = 100)"),
         ),
         (u32(), integer(1, 100), take("range")),
+        (
+            integer(1, u32::MAX.into()),
+            u32(),
+            "give the field the type `NonZeroU32` again, or write `#[event(range(min = 1))]` again, whichever it had"
+                .to_owned(),
+        ),
+        (
+            u32(),
+            integer(1, u32::MAX.into()),
+            "give the field the type `u32` again, or take `range` out of the field's attribute again, whichever changed"
+                .to_owned(),
+        ),
         (integer(0, 255), integer(0, 1_000), type_of("u8")),
         (
             double(Some(0.5), None),
