@@ -423,7 +423,8 @@ fn a_lock_file_that_nothing_declares_or_locks_any_more_is_a_removed_event() {
     let check = ["check", "--against", "HEAD", "--json"];
     let renamed = SOURCE.replace("order.paid.v1", "order.settled.v1");
     let unlocked = SOURCE.replace("\"order.paid.v1\"", "\"order.paid.v1\", unlocked");
-    let commented = renamed.clone() + "// #[event(kind = \"order.paid.v1\")]\n";
+    let commented = renamed.clone()
+        + "// #[event(kind = \"order.paid.v1\")]\npub const OF_OLD: &str = \"order.paid.v1\";\n";
     for (source, why, place) in [
         (
             &renamed,
@@ -457,6 +458,7 @@ fn a_lock_file_that_nothing_declares_or_locks_any_more_is_a_removed_event() {
         for part in [
             why,
             "delete orders/contracts/order.paid.v1.json",
+            "is what consumers wait for",
             "`factum contract check --against HEAD --allow-removed order.paid.v1`",
         ] {
             assert!(ended.stdout.contains(part), "{part} in {}", ended.stdout);

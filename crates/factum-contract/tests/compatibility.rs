@@ -769,9 +769,8 @@ one side and refused by the other. The envelope and `orderId`, which stand in ev
 *Elsewhere* says where other readers (zod, serde) differ.
 
 Two rules are about a workspace, and only the command sees them. `EVENT_REMOVED`: an event that is published has no lock file any
-more; or it has one, and nothing in its crate declares the event, or declares it as `unlocked`. (A kind that stands as a literal
-in the crate's Rust files, outside of comments, counts as declared, since a macro may make the event; a crate that includes
-files from elsewhere is not asked.) `LOCKED_TWICE`: two crates have a lock file of one event, the same or not; one event has one
+more; or it has one, and nothing in its crate declares the event, or declares it as `unlocked`. (A kind that is given to a macro of
+one's own counts as declared, since that may make the event; a crate that includes files from elsewhere is not asked.) `LOCKED_TWICE`: two crates have a lock file of one event, the same or not; one event has one
 contract, and an export takes one.
 
 ";

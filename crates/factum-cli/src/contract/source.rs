@@ -19,11 +19,11 @@ pub(super) struct Position {
 /// Whether a crate declares an event of a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Declaration {
-    /// It does, or seems to: the kind stands somewhere as a literal.
+    /// It does, or a macro of it may.
     Locked,
     /// It does, and says that it has no contract.
     Unlocked,
-    /// The kind stands nowhere in its sources.
+    /// No struct and no macro of its sources has the kind.
     Missing,
     /// There are no sources, or not all of them can be looked at.
     Unknown,
@@ -70,8 +70,8 @@ impl Crates {
 pub(super) struct Sources {
     /// Those that are events or snapshots.
     structs: Vec<Struct>,
-    /// The literals that look like an event's kind: a macro may make an event of one.
-    literals: BTreeSet<String>,
+    /// The kinds that are given to macros: one may make an event of it.
+    given: BTreeSet<String>,
     /// How many files were read.
     files: usize,
     /// Whether a part lies elsewhere, or can't be read.
@@ -133,66 +133,31 @@ impl Sources {
 
     fn file(&mut self, path: &Path, text: &str) {
         self.files += 1;
-        match text.parse::<TokenStream>() {
-            Ok(tokens) => self.literals(tokens),
-            Err(_) => self.is_partial = true,
-        }
-        // Most files have none, and parsing takes its time.
-        if !text.contains("Event") && !text.contains("Snapshot") {
+        let Ok(file) = syn::parse_file(text) else {
+            self.is_partial = true;
             return;
-        }
-        if let Ok(file) = syn::parse_file(text) {
-            let mut structs = Structs {
-                path,
-                into: &mut self.structs,
-            };
-            structs.visit_file(&file);
-        }
+        };
+        let mut structs = Structs {
+            path,
+            into: &mut self.structs,
+            given: &mut self.given,
+            is_partial: &mut self.is_partial,
+        };
+        structs.visit_file(&file);
     }
 
-    /// Comments are no tokens: an event that was commented out is not found here.
-    fn literals(&mut self, tokens: TokenStream) {
-        let mut pending = vec![tokens];
-        while let Some(tokens) = pending.pop() {
-            for token in tokens {
-                match token {
-                    TokenTree::Group(group) => pending.push(group.stream()),
-                    TokenTree::Literal(literal) => {
-                        let Ok(text) = syn::parse_str::<syn::LitStr>(&literal.to_string()) else {
-                            continue;
-                        };
-                        let text = text.value();
-                        // Files that are built, or that lie in another crate: `include!`, `#[path]`.
-                        self.is_partial |=
-                            text == "OUT_DIR" || (text.starts_with("..") && text.ends_with(".rs"));
-                        if text.parse::<EventType>().is_ok() {
-                            self.literals.insert(text);
-                        }
-                    }
-                    _ => {}
-                }
-            }
-        }
-    }
-
-    /// Whether the crate declares an event of the kind. Structs that can be seen decide; else, a literal does: a macro
-    /// may make the struct.
+    /// Whether the crate declares an event of the kind. A test's own view of it, which is `unlocked`, is no matter beside
+    /// the event itself.
     pub(super) fn declaration(&self, kind: &str) -> Declaration {
-        let mut structs = self
-            .structs
-            .iter()
-            .filter(|of| of.kind.as_deref() == Some(kind))
-            .peekable();
-        if structs.peek().is_some() {
-            return match structs.all(|of| of.is_unlocked) {
-                true => Declaration::Unlocked,
-                false => Declaration::Locked,
-            };
-        }
-        if self.literals.contains(kind) {
+        let of_kind = |of: &&Struct| of.kind.as_deref() == Some(kind);
+        let mut structs = self.structs.iter().filter(of_kind).peekable();
+        let is_unlocked = structs.peek().is_some();
+        if structs.any(|of| !of.is_unlocked) || self.given.contains(kind) {
             Declaration::Locked
         } else if self.files == 0 || self.is_partial {
             Declaration::Unknown
+        } else if is_unlocked {
+            Declaration::Unlocked
         } else {
             Declaration::Missing
         }
@@ -250,9 +215,97 @@ fn plain(name: &str) -> String {
 struct Structs<'s> {
     path: &'s Path,
     into: &'s mut Vec<Struct>,
+    given: &'s mut BTreeSet<String>,
+    is_partial: &'s mut bool,
+}
+
+/// Macros that make no event of the kind that they are given: they compare or print it.
+const NO_EVENT: &[&str] = &[
+    "assert",
+    "assert_eq",
+    "assert_ne",
+    "bail",
+    "dbg",
+    "debug",
+    "debug_assert",
+    "debug_assert_eq",
+    "debug_assert_ne",
+    "ensure",
+    "eprint",
+    "eprintln",
+    "error",
+    "expect",
+    "format",
+    "format_args",
+    "info",
+    "json",
+    "matches",
+    "panic",
+    "print",
+    "println",
+    "trace",
+    "unreachable",
+    "vec",
+    "warn",
+    "write",
+    "writeln",
+];
+
+impl Structs<'_> {
+    /// Takes down the kinds in what a macro is given, or in an attribute.
+    fn give(&mut self, tokens: &TokenStream) {
+        let mut pending = vec![tokens.clone()];
+        while let Some(tokens) = pending.pop() {
+            for token in tokens {
+                match token {
+                    TokenTree::Group(group) => pending.push(group.stream()),
+                    TokenTree::Literal(literal) => {
+                        let Ok(text) = syn::parse_str::<syn::LitStr>(&literal.to_string()) else {
+                            continue;
+                        };
+                        let text = text.value();
+                        // Files that are built, or that lie in another crate: `include!`.
+                        *self.is_partial |= text == "OUT_DIR" || is_elsewhere(&text);
+                        if text.parse::<EventType>().is_ok() {
+                            self.given.insert(text);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+fn is_elsewhere(path: &str) -> bool {
+    path.starts_with("..") && path.ends_with(".rs")
 }
 
 impl<'ast> Visit<'ast> for Structs<'_> {
+    fn visit_macro(&mut self, of: &'ast syn::Macro) {
+        let name = of.path.segments.last().map(|part| part.ident.to_string());
+        if !name.is_some_and(|name| NO_EVENT.contains(&&*name)) {
+            self.give(&of.tokens);
+        }
+    }
+
+    fn visit_attribute(&mut self, attribute: &'ast syn::Attribute) {
+        match &attribute.meta {
+            // That of a struct is looked at with the struct.
+            syn::Meta::List(list) if !list.path.is_ident("event") => self.give(&list.tokens),
+            syn::Meta::NameValue(path) if path.path.is_ident("path") => {
+                if let syn::Expr::Lit(syn::ExprLit {
+                    lit: syn::Lit::Str(text),
+                    ..
+                }) = &path.value
+                {
+                    *self.is_partial |= is_elsewhere(&text.value());
+                }
+            }
+            _ => {}
+        }
+    }
+
     fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
         let derives = |name: &str| {
             item.attrs.iter().any(|attribute| {
@@ -291,6 +344,14 @@ impl<'ast> Visit<'ast> for Structs<'_> {
                     })
                     .collect(),
             });
+        }
+        if !is_event {
+            // Something else may make an event of it: `#[cfg_attr(…, derive(Event))]`, or an attribute of one's own.
+            for attribute in item.attrs.iter().filter(|of| of.path().is_ident("event")) {
+                if let Ok(list) = attribute.meta.require_list() {
+                    self.give(&list.tokens);
+                }
+            }
         }
         visit::visit_item_struct(self, item);
     }
@@ -352,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn an_event_is_declared_by_a_struct_or_by_a_literal_and_not_by_a_comment() {
+    fn an_event_is_declared_by_a_struct_or_by_a_macro_and_not_where_it_is_mentioned() {
         let declaration = |text: &str| {
             let mut sources = Sources::default();
             sources.file(Path::new("src/lib.rs"), text);
@@ -370,6 +431,19 @@ mod tests {
             (event("") + &event(", unlocked"), Declaration::Locked),
             (
                 "events! { paid => r\"order.paid.v1\" }".to_owned(),
+                Declaration::Locked,
+            ),
+            (
+                "const KIND: &str = \"order.paid.v1\"; fn f() { assert_eq!(KIND, \"order.paid.v1\"); }"
+                    .to_owned(),
+                Declaration::Missing,
+            ),
+            (
+                event("").replace("derive(Event)", "cfg_attr(unix, derive(Event))"),
+                Declaration::Locked,
+            ),
+            (
+                event(", unlocked") + "events! { OrderPaid: \"order.paid.v1\" }",
                 Declaration::Locked,
             ),
             (
