@@ -307,34 +307,40 @@ impl Finding {
                 "leave `{current}` as it was, and add `{next}` with the change, which supersedes the version before it"
             ),
         };
-        let copies = self.copies(current);
-        match &self.retreat {
-            Some(retreat) => format!("{retreat}; or {version}{copies}"),
-            None => format!("{version}{copies}"),
+        let retreat = self.retreat.iter().map(|retreat| format!("{retreat}; or "));
+        let mut mend: String = retreat.collect();
+        match self.copies(current) {
+            None => mend.push_str(&version),
+            Some(copies) if successor.old_struct().is_some() => {
+                mend.push_str(&format!("{version}; {copies}"));
+            }
+            // A newer version is there: probably it has the change, and took the old one along.
+            Some(copies) => mend.push_str(&format!("{copies}; or {version}")),
         }
+        mend
     }
 
-    /// What else the old version needs, or nothing: as long as both versions use one enum or snapshot, the old one
+    /// What else the old version needs: as long as both versions use one enum or snapshot, the old one
     /// goes on failing with the same finding.
-    fn copies(&self, current: &str) -> String {
+    fn copies(&self, current: &str) -> Option<String> {
         let version = current
             .parse::<EventType>()
             .map_or(1, |kind| kind.version());
         let name = |name: &String| format!("`{name}V{version}`");
         match self.shared.as_slice() {
-            [] => String::new(),
-            [one] => format!(
-                "; if `{current}` and the new version share {one}, give the old one a copy of it as it was, such as {}",
+            [] => None,
+            [one] => Some(format!(
+                "if `{current}` and the new version share {one}, give the old one a copy of it as it was, such as {}",
                 name(&plain_name(one))
-            ),
+            )),
             several => {
                 let names: Vec<String> = several.iter().map(|one| name(&plain_name(one))).collect();
-                format!(
-                    "; if `{current}` and the new version share {}, give the old one copies of them as they were, \
+                Some(format!(
+                    "if `{current}` and the new version share {}, give the old one copies of them as they were, \
                      such as {}",
                     several.join(" or "),
                     names.join(" and ")
-                )
+                ))
             }
         }
     }

@@ -724,6 +724,11 @@ fn a_mend_says_what_the_old_version_must_not_share_with_the_new_one() {
         ),
         "{said}"
     );
+    // With a newer version declared, that is what comes first.
+    let report = compare(&event([few.clone()]), &event([more.clone()]));
+    let said = report.findings[0].mend(&report.successor(["order.confirmed.v2"]));
+    let begins = "take \"invoice\" out again; or if `order.confirmed.v1` and the new version share the enum of";
+    assert!(said.starts_with(begins), "{said}");
     let said = mend(
         &items_of("OrderItem", [few]),
         &items_of("OrderItem", [more]),
