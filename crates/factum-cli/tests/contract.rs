@@ -621,7 +621,7 @@ fn an_unknown_ref_a_shallow_clone_and_no_repository_are_told_apart() {
         "{}",
         ended.stderr
     );
-    for name in ["HEAD~99", "4f2c1a9", "refs/heads/mian"] {
+    for name in ["HEAD~99", "v1.4.0", "4f2c1a9", "refs/heads/mian"] {
         let ended = workspace.run(&["check", "--against", name]);
         assert_eq!(ended.code, 2);
         assert!(!ended.stderr.contains("origin/"), "{}", ended.stderr);

@@ -96,7 +96,7 @@ fn commit(root: &Path, name: &str) -> Result<String, Trouble> {
         } else if is_plain(name) {
             format!("correct the name; a branch of the remote is origin/{name}, after `git fetch origin`")
         } else {
-            "correct the name, or fetch it first with `git fetch`".to_owned()
+            "correct the name, or fetch it first: `git fetch`, and for a tag `git fetch --tags`".to_owned()
         };
         Trouble::new(
             format!("git knows no commit `{name}`, and there is no such folder"),
@@ -118,7 +118,11 @@ fn is_plain(name: &str) -> bool {
         .chars()
         .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
     let is_commit = name.len() >= 7 && name.chars().all(|c| c.is_ascii_hexdigit());
-    is_word && !is_commit && name != "HEAD" && !name.starts_with(['-', '.'])
+    // `v1.4.0`
+    let is_version = name
+        .trim_start_matches('v')
+        .starts_with(|c: char| c.is_ascii_digit());
+    is_word && !is_commit && !is_version && name != "HEAD" && !name.starts_with(['-', '.'])
 }
 
 /// `None` when the two have no common past, or when it was not fetched.
