@@ -13,6 +13,10 @@ use crate::outcome::{self, Exit, Failure, Report};
 use crate::target::{Done, Target};
 
 #[derive(Debug, Args)]
+#[command(
+    after_help = "Exit codes: 0 done; 1 failed, or (`status`) something is pending; 2 wrong usage; 3 the database is away.\n\n\
+                  Example:\n  DATABASE_URL=postgres://orders:…@localhost:5432/orders factum migrate up"
+)]
 pub(crate) struct Options {
     #[command(subcommand)]
     command: Command,
@@ -23,6 +27,7 @@ enum Command {
     /// Apply what is pending, and make the first partitions of the dedup window
     #[command(
         after_help = "Forward only, safe to run twice and from many processes at once.\n\n\
+                      Exit codes: 0 all are applied; 1 failed; 2 wrong usage; 3 the database is away.\n\n\
                       Example:\n  DATABASE_URL=postgres://orders:…@localhost:5432/orders factum migrate up"
     )]
     Up {
@@ -37,7 +42,8 @@ enum Command {
     },
     /// Say which migrations are applied; exit code 1 when one is pending
     #[command(
-        after_help = "Example:\n  factum migrate status --json   # exit code 1: something is pending"
+        after_help = "Exit codes: 0 all are applied; 1 one is pending, or it failed; 2 wrong usage; 3 the database is away.\n\n\
+                      Example:\n  factum migrate status --json"
     )]
     Status {
         #[command(flatten)]
@@ -46,6 +52,7 @@ enum Command {
     /// Print the migrations as SQL, for a migration tool of your own
     #[command(
         after_help = "The script begins and commits nothing: run it once, in a transaction.\n\n\
+                      Exit codes: 0 printed; 2 wrong usage.\n\n\
                       Example:\n  factum migrate sql > migrations/0001_factum.sql"
     )]
     Sql {

@@ -83,6 +83,10 @@ pub(crate) fn finish(result: Result<Report, Failure>) -> ExitCode {
             let closing = failure.schema.map(|schema| {
                 let mut fields = json(schema, failure.exit);
                 fields.insert("error".to_owned(), failure.what.into());
+                if let Some(Hint { place, mend }) = failure.hint {
+                    fields.insert("where".to_owned(), place.into());
+                    fields.insert("mend".to_owned(), mend.into());
+                }
                 fields
             });
             (failure.exit, closing)

@@ -15,7 +15,9 @@ const SCHEMA: &str = "factum.relay/1";
 /// ends it at once.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Example:\n  DATABASE_URL=postgres://… KAFKA_BROKERS=kafka-1:9092 KAFKA_SECURITY_PROTOCOL=SSL \\\n  \
+    after_help = "Exit codes: 0 it was told to end, and did; 1 it failed, also when the database or Kafka can't be reached; \
+                  2 wrong usage, or the configuration is incomplete.\n\n\
+                  Example:\n  DATABASE_URL=postgres://… KAFKA_BROKERS=kafka-1:9092 KAFKA_SECURITY_PROTOCOL=SSL \\\n  \
                   FACTUM_SERVICE=orders-relay factum relay"
 )]
 pub(crate) struct Options {

@@ -108,6 +108,15 @@ pub struct OrderConfirmed {
 pub struct OrderItem {
     pub article: Uuid,
 }
+
+#[derive(Debug, Event)]
+#[event(kind = \"order.paid.v1\", aggregate = \"Order\", topic = \"orders.paid\")]
+pub struct OrderPaid {
+    #[event(aggregate_id)]
+    pub order_id: Uuid,
+}
+
+further_events! { OrderShipped: \"order.shipped.v1\", OrderPaid2: \"order.paid.v2\" }
 ";
 
 fn any_text() -> Shape {
@@ -155,7 +164,9 @@ fn confirmed() -> Contract {
 }
 
 fn paid() -> Contract {
-    event("order.paid.v1", vec![])
+    let mut contract = event("order.paid.v1", vec![]);
+    contract.name = "OrderPaid".to_owned();
+    contract
 }
 
 /// `note` is required, and an item's `article` is text.
@@ -184,6 +195,8 @@ fn nothing_changed_and_a_compatible_change_are_exit_code_0() {
     let ended = workspace.run(&["check", "--against", "main", "--json"]);
     assert_eq!(ended.code, 0, "{}", ended.stdout);
     assert_eq!(ended.json()["compatible"][0]["rule"], "FIELD_ADDED");
+    let line = "compatible: order.confirmed.v1: `channel` was added";
+    assert!(ended.stdout.contains(line), "{}", ended.stdout);
 }
 
 #[test]
@@ -306,7 +319,9 @@ fn a_removed_event_is_broken_until_it_is_accepted() {
     assert_eq!(ended.code, 1);
     assert_eq!(ended.json()["breaking"][0]["rule"], "EVENT_REMOVED");
     assert!(
-        ended.stdout.contains("--allow-removed order.paid.v1"),
+        ended
+            .stdout
+            .contains("`factum contract check --against main --allow-removed order.paid.v1`"),
         "{}",
         ended.stdout
     );
@@ -356,15 +371,203 @@ fn an_event_that_main_got_since_is_no_removal_on_a_branch() {
 }
 
 #[test]
-fn a_crate_that_moved_keeps_its_contracts_and_copies_are_compared_with_their_own() {
+fn two_crates_with_a_lock_file_of_one_event_are_refused_and_both_files_are_named() {
     let workspace = Workspace::published();
     // A consumer's own, narrower view of the event, in a crate of its own.
     workspace.write("mailer/Cargo.toml", "[package]\n");
     let view = event("order.confirmed.v1", vec![]);
     workspace.lock("mailer", &view);
-    workspace.commit();
-    assert_eq!(workspace.run(&["check", "--against", "main"]).code, 0);
+    let rules = |ended: &Ended| -> Vec<Value> {
+        let json = ended.json();
+        let breaking = json["breaking"].as_array().expect("a list");
+        breaking.iter().map(|of| of["rule"].clone()).collect()
+    };
+    let check = ["check", "--against", "main", "--json"];
+    let ended = workspace.run(&check);
+    assert_eq!(ended.code, 1, "{}", ended.stdout);
+    // It is no new event: it is compared with what the other crate has published.
+    assert_eq!(
+        rules(&ended),
+        ["FIELD_REMOVED", "FIELD_REMOVED", "LOCKED_TWICE"]
+    );
+    for part in [
+        "two crates hold different contracts",
+        "mailer/contracts/order.confirmed.v1.json and orders/contracts/order.confirmed.v1.json",
+        "#[event(unlocked)]",
+    ] {
+        assert!(ended.stdout.contains(part), "{part} in {}", ended.stdout);
+    }
 
+    // A copy, which an export refuses as well.
+    workspace.lock("mailer", &confirmed());
+    let ended = workspace.run(&check);
+    assert_eq!(
+        (ended.code, rules(&ended)),
+        (1, vec![json!("LOCKED_TWICE")])
+    );
+    assert!(
+        ended.stdout.contains("They are the same now"),
+        "{}",
+        ended.stdout
+    );
+    // To take one of two away is no removal.
+    workspace.commit();
+    workspace.remove("mailer/contracts/order.confirmed.v1.json");
+    let ended = workspace.run(&check);
+    assert_eq!(ended.code, 0, "{}", ended.stdout);
+}
+
+#[test]
+fn a_lock_file_that_nothing_declares_or_locks_any_more_is_a_removed_event() {
+    let workspace = Workspace::published();
+    let check = ["check", "--against", "HEAD", "--json"];
+    let renamed = SOURCE.replace("order.paid.v1", "order.settled.v1");
+    let unlocked = SOURCE.replace("\"order.paid.v1\"", "\"order.paid.v1\", unlocked");
+    let commented = renamed.clone()
+        + "// #[event(kind = \"order.paid.v1\")]\npub const OF_OLD: &str = \"order.paid.v1\";\n";
+    for (source, why, place) in [
+        (
+            &renamed,
+            "nothing in its crate declares",
+            "orders/contracts/order.paid.v1.json",
+        ),
+        (
+            &commented,
+            "nothing in its crate declares",
+            "orders/contracts/order.paid.v1.json",
+        ),
+        (&unlocked, "its struct is `unlocked`", "orders/src/lib.rs"),
+    ] {
+        workspace.write("orders/src/lib.rs", source);
+        let ended = workspace.run(&check);
+        assert_eq!(ended.code, 1, "{}", ended.stdout);
+        let breaking = &ended.json()["breaking"];
+        assert_eq!(breaking.as_array().map(Vec::len), Some(1), "{breaking}");
+        assert_eq!(
+            (
+                &breaking[0]["rule"],
+                &breaking[0]["event"],
+                &breaking[0]["file"]
+            ),
+            (
+                &json!("EVENT_REMOVED"),
+                &json!("order.paid.v1"),
+                &json!(place)
+            )
+        );
+        for part in [
+            why,
+            "delete orders/contracts/order.paid.v1.json",
+            "is what consumers wait for",
+            "`factum contract check --against HEAD --allow-removed order.paid.v1`",
+        ] {
+            assert!(ended.stdout.contains(part), "{part} in {}", ended.stdout);
+        }
+        let diff = workspace.run(&["diff", "order.paid.v1", "--against", "HEAD"]);
+        assert_eq!(diff.code, 1, "{}", diff.stdout);
+        let mut allowed = check.to_vec();
+        allowed.extend(["--allow-removed", "order.paid.v1"]);
+        assert_eq!(workspace.run(&allowed).code, 0);
+    }
+    let list = workspace.run(&["list", "--json"]);
+    assert_eq!(list.json()["events"][1]["declared"], "unlocked");
+    assert!(
+        list.stdout.contains("(its struct is `unlocked`"),
+        "{}",
+        list.stdout
+    );
+
+    workspace.write("orders/src/lib.rs", "");
+    let json = workspace.run(&check).json();
+    assert_eq!(json["breaking"].as_array().map(Vec::len), Some(2), "{json}");
+
+    // Never published: there is nothing to accept.
+    workspace.write("orders/src/lib.rs", SOURCE);
+    workspace.lock("orders", &event("order.returned.v1", vec![]));
+    let ended = workspace.run(&check);
+    assert_eq!(ended.code, 1, "{}", ended.stdout);
+    let mend = &ended.json()["breaking"][0]["mend"];
+    assert!(!mend.to_string().contains("--allow-removed"), "{mend}");
+}
+
+#[test]
+fn nothing_to_compare_is_exit_code_2() {
+    let workspace = Workspace::published();
+    let nowhere = TempDir::new().expect("a folder");
+    let nowhere = nowhere.path().to_str().expect("text");
+    for arguments in [
+        &["check", "--in", "orders/src", "--against", "main"][..],
+        &["check", "--against", nowhere],
+        &["diff", "order.paid.v1", "--against", nowhere],
+    ] {
+        let ended = workspace.run(arguments);
+        assert_eq!(ended.code, 2, "{}", ended.stdout);
+        let layout = "`<crate>/contracts/<kind>.json` beside `<crate>/Cargo.toml`";
+        assert!(ended.stderr.contains(layout), "{}", ended.stderr);
+    }
+    // The first lock files of a repository are no fault.
+    let first = Workspace::new();
+    first.git(&["init", "--quiet", "--initial-branch=main"]);
+    first.commit();
+    first.lock("orders", &confirmed());
+    let ended = first.run(&["check", "--against", "main"]);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert!(
+        ended.stdout.contains("1 event, 1 of them new"),
+        "{}",
+        ended.stdout
+    );
+}
+
+#[test]
+fn a_shallow_clone_without_the_fork_is_refused_and_not_compared_with_the_tip() {
+    let workspace = Workspace::published();
+    workspace.git(&["checkout", "--quiet", "-b", "feature"]);
+    workspace.write("README.md", "A feature.");
+    workspace.commit();
+    workspace.git(&["checkout", "--quiet", "main"]);
+    workspace.lock("orders", &event("order.shipped.v1", vec![]));
+    workspace.commit();
+    let clone = TempDir::new().expect("a folder");
+    let url = format!("file://{}", workspace.path().display());
+    let cloned = Command::new("git")
+        .args([
+            "clone",
+            "--quiet",
+            "--depth=1",
+            "--no-single-branch",
+            "--branch=feature",
+            &url,
+        ])
+        .arg(clone.path())
+        .output()
+        .expect("git runs");
+    assert!(cloned.status.success(), "{cloned:?}");
+    let ended = run_in(
+        clone.path(),
+        &["check", "--against", "origin/main", "--json"],
+    );
+    assert_eq!(ended.code, 2, "{}", ended.stdout);
+    let json = ended.json();
+    let mend = json["mend"].as_str().expect("text");
+    for part in ["git fetch --unshallow", "fetch-depth: 0"] {
+        assert!(mend.contains(part), "{mend}");
+    }
+    assert!(json["where"].is_string(), "{json}");
+    // With the whole history it is a comparison with the fork.
+    let fetched = Command::new("git")
+        .current_dir(clone.path())
+        .args(["fetch", "--quiet", "--unshallow"])
+        .output()
+        .expect("git runs");
+    assert!(fetched.status.success(), "{fetched:?}");
+    let ended = run_in(clone.path(), &["check", "--against", "origin/main"]);
+    assert_eq!(ended.code, 0, "{}{}", ended.stdout, ended.stderr);
+}
+
+#[test]
+fn a_crate_that_moved_keeps_its_contracts() {
+    let workspace = Workspace::published();
     fs::create_dir(workspace.path().join("services")).expect("a folder");
     fs::rename(
         workspace.path().join("orders"),
@@ -412,6 +615,17 @@ fn an_unknown_ref_a_shallow_clone_and_no_repository_are_told_apart() {
         ended.stderr
     );
     assert!(ended.stderr.contains("origin/mian"), "{}", ended.stderr);
+    let ended = workspace.run(&["check", "--against", "origin/main"]);
+    assert!(
+        ended.stderr.contains("`git fetch origin main`") && !ended.stderr.contains("origin/origin"),
+        "{}",
+        ended.stderr
+    );
+    for name in ["HEAD~99", "v1.4.0", "4f2c1a9", "refs/heads/mian"] {
+        let ended = workspace.run(&["check", "--against", name]);
+        assert_eq!(ended.code, 2);
+        assert!(!ended.stderr.contains("origin/"), "{}", ended.stderr);
+    }
 
     let first = "main~1";
     workspace.lock("orders", &event("order.shipped.v1", vec![]));
@@ -543,6 +757,17 @@ fn show_and_diff_speak_of_one_event_and_help_with_its_name() {
             "{}",
             ended.stderr
         );
+    }
+    // Another version of it, and the name of its struct.
+    for (asked, meant) in [
+        ("order.confirmed.v3", "order.confirmed.v1"),
+        ("order.paid.v90", "order.paid.v1"),
+        ("OrderPaid", "order.paid.v1"),
+    ] {
+        let ended = workspace.run(&["show", asked, "--json"]);
+        assert_eq!(ended.code, 2, "{}", ended.stdout);
+        let mend = format!("did you mean `{meant}`?");
+        assert_eq!(ended.json()["mend"], json!(mend));
     }
     assert_eq!(workspace.run(&["check"]).code, 2, "without --against");
 }

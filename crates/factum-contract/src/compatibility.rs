@@ -8,6 +8,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::path::Path;
 
 use factum_event::{AmountBound, CodeList, Contract, EventType, FieldShape, Shape};
 
@@ -22,6 +23,8 @@ use crate::document::{
 pub enum Rule {
     /// The event is no longer published by anyone.
     EventRemoved,
+    /// Two crates have a lock file of one event type.
+    LockedTwice,
     /// The event goes to another topic.
     TopicChanged,
     /// The aggregate has another type.
@@ -86,6 +89,7 @@ impl Rule {
     /// Every rule, in the order of declaration.
     pub const ALL: &'static [Rule] = &[
         Rule::EventRemoved,
+        Rule::LockedTwice,
         Rule::TopicChanged,
         Rule::AggregateTypeChanged,
         Rule::AggregateIdChanged,
@@ -122,6 +126,7 @@ impl Rule {
     pub const fn as_str(self) -> &'static str {
         match self {
             Rule::EventRemoved => "EVENT_REMOVED",
+            Rule::LockedTwice => "LOCKED_TWICE",
             Rule::TopicChanged => "TOPIC_CHANGED",
             Rule::AggregateTypeChanged => "AGGREGATE_TYPE_CHANGED",
             Rule::AggregateIdChanged => "AGGREGATE_ID_CHANGED",
@@ -271,6 +276,8 @@ pub struct Finding {
     pub counterexample: Option<Counterexample>,
     /// How to do without the break, as a clause; `None` where only a new version helps.
     retreat: Option<String>,
+    /// The enums and snapshots that changed with it, by a name: an old version that shares them changes with them.
+    shared: Vec<String>,
 }
 
 impl Finding {
@@ -287,11 +294,9 @@ impl Finding {
         if !self.is_breaking() {
             return "run `FACTUM_CONTRACTS=update cargo test` and commit the lock file".to_owned();
         }
-        if self.rule == Rule::EventRemoved {
-            return format!(
-                "put the event back until no consumer handles `{current}` any more; then accept the removal with \
-                 `factum contract check --allow-removed {current}`"
-            );
+        if matches!(self.rule, Rule::EventRemoved | Rule::LockedTwice) {
+            // No version takes the place of an event that is gone, or of one that is there twice.
+            return self.retreat.clone().unwrap_or_default();
         }
         let version = match successor.old_struct() {
             Some(old) => format!(
@@ -302,11 +307,64 @@ impl Finding {
                 "leave `{current}` as it was, and add `{next}` with the change, which supersedes the version before it"
             ),
         };
-        match &self.retreat {
-            Some(retreat) => format!("{retreat}; or {version}"),
-            None => version,
+        let retreat = self.retreat.iter().map(|retreat| format!("{retreat}; or "));
+        let mut mend: String = retreat.collect();
+        match self.copies(current) {
+            None => mend.push_str(&version),
+            Some(copies) if successor.old_struct().is_some() => {
+                mend.push_str(&format!("{version}; {copies}"));
+            }
+            // A newer version is there: probably it has the change, and took the old one along.
+            Some(copies) => mend.push_str(&format!("{copies}; or {version}")),
+        }
+        mend
+    }
+
+    /// What else the old version needs: as long as both versions use one enum or snapshot, the old one
+    /// goes on failing with the same finding.
+    fn copies(&self, current: &str) -> Option<String> {
+        let version = current
+            .parse::<EventType>()
+            .map_or(1, |kind| kind.version());
+        let name = |name: &String| format!("`{name}V{version}`");
+        match self.shared.as_slice() {
+            [] => None,
+            [one] => Some(format!(
+                "if `{current}` and the new version share {one}, give the old one a copy of it as it was, such as {}",
+                name(&plain_name(one))
+            )),
+            several => {
+                let names: Vec<String> = several.iter().map(|one| name(&plain_name(one))).collect();
+                Some(format!(
+                    "if `{current}` and the new version share {}, give the old one copies of them as they were, \
+                     such as {}",
+                    several.join(" or "),
+                    names.join(" and ")
+                ))
+            }
         }
     }
+}
+
+/// `Payment` of "the enum of `payment`", `OrderItem` of "the snapshot `OrderItem`".
+fn plain_name(of: &str) -> String {
+    let name = of.split('`').nth(1).unwrap_or(of);
+    let mut chars = name.chars();
+    match chars.next() {
+        Some(first) => first.to_uppercase().chain(chars).collect(),
+        None => String::new(),
+    }
+}
+
+/// How an event went from a workspace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Removal {
+    /// With its lock file.
+    LockFile,
+    /// Its lock file is there, and nothing declares the event.
+    Declaration,
+    /// Its lock file is there, and the event is declared as `unlocked`: nothing compares the two.
+    Guard,
 }
 
 /// What changed between two contracts.
@@ -350,26 +408,105 @@ impl Report {
     }
 
     /// That the event is no longer published.
+    ///
+    /// `check` is the command that found it, such as `factum contract check --against origin/main`: the mend names it
+    /// with the option that accepts the removal. `None` where the event was never published, or another crate has it
+    /// now: then nothing is to be accepted.
     #[must_use]
-    pub fn removed(old: &Contract) -> Report {
+    pub fn removed(old: &Contract, removal: Removal, lock: &Path, check: Option<&str>) -> Report {
+        let Contract { event_type, .. } = old;
+        let waits = "it is no longer published, and whoever handles it waits for ever";
+        let file = lock.display();
+        let why = match removal {
+            Removal::LockFile => format!(
+                "`{event_type}` is no longer published, and whoever handles it waits for ever"
+            ),
+            Removal::Declaration => format!(
+                "the lock file of `{event_type}` is still there, and nothing in its crate declares the event: {waits}"
+            ),
+            Removal::Guard => format!(
+                "the lock file of `{event_type}` is still there, and its struct is `unlocked`: nothing guards the \
+                 contract any more"
+            ),
+        };
+        let back = match removal {
+            Removal::LockFile => "put the event back",
+            Removal::Declaration => "declare the event again",
+            Removal::Guard => "take `unlocked` away from the struct",
+        };
+        let mend = match (removal, check) {
+            (Removal::LockFile, Some(check)) => format!(
+                "{back} until no consumer handles `{event_type}` any more; then accept the removal: \
+                 `{check} --allow-removed {event_type}`"
+            ),
+            (Removal::LockFile, None) => back.to_owned(),
+            (_, Some(check)) => format!(
+                "{back}; or, once no consumer handles `{event_type}` any more, delete {file} and accept the removal: \
+                 `{check} --allow-removed {event_type}`"
+            ),
+            (_, None) => format!(
+                "{back}; or, since it was not published from here or another crate has it now, delete {file}"
+            ),
+        };
+        let counterexample = document::sample(old).map(|document| Counterexample {
+            document: document.to_string(),
+            refused: None,
+        });
+        Report::whole(old, Rule::EventRemoved, why, counterexample, mend)
+    }
+
+    /// That two crates of a workspace have a lock file of one event type: there is one contract of an event.
+    #[must_use]
+    pub fn locked_twice(first: (&Contract, &Path), second: (&Contract, &Path)) -> Report {
+        let ((one, one_lock), (other, other_lock)) = (first, second);
+        let files = format!("{} and {}", one_lock.display(), other_lock.display());
+        let event_type = &one.event_type;
+        let why = if one == other {
+            format!(
+                "two crates have a lock file of `{event_type}`, and one event has one contract: {files}. They are the \
+                 same now, and nothing keeps them so"
+            )
+        } else {
+            format!(
+                "two crates hold different contracts of `{event_type}`, and only one can be true: {files}"
+            )
+        };
+        let counterexample = [compare(one, other), compare(other, one)]
+            .iter()
+            .flat_map(Report::breaking)
+            .find_map(|finding| finding.counterexample.clone());
+        let mend = "declare the event in one crate that both use; or mark the consumer's own view of it with \
+                    `#[event(unlocked)]` and delete the lock file there";
+        Report::whole(
+            other,
+            Rule::LockedTwice,
+            why,
+            counterexample,
+            mend.to_owned(),
+        )
+    }
+
+    /// A single finding on the event as a whole.
+    fn whole(
+        of: &Contract,
+        rule: Rule,
+        why: String,
+        counterexample: Option<Counterexample>,
+        mend: String,
+    ) -> Report {
         let finding = Finding {
-            rule: Rule::EventRemoved,
+            rule,
             field: String::new(),
             declared: None,
             side: Some(Side::OldConsumers),
-            why: format!(
-                "`{}` is no longer published, and whoever handles it waits for ever",
-                old.event_type
-            ),
-            counterexample: document::sample(old).map(|document| Counterexample {
-                document: document.to_string(),
-                refused: None,
-            }),
-            retreat: None,
+            why,
+            counterexample,
+            retreat: Some(mend),
+            shared: Vec::new(),
         };
         Report {
-            event_type: old.event_type.clone(),
-            name: old.name.clone(),
+            event_type: of.event_type.clone(),
+            name: of.name.clone(),
             findings: vec![finding],
         }
     }
@@ -964,10 +1101,7 @@ impl<'c> Comparison<'c> {
         noun: &str,
     ) {
         let what = self.what();
-        let back = Some(match rust_type(old) {
-            Some(name) if noun == "range" => format!("give the field the type `{name}` again"),
-            _ => format!("set the {noun} back to that of {}", expectation(old)),
-        });
+        let back = Some(self.bound_back(old, new));
         let mut any = false;
         for (rule, side, reader) in [
             (widened, Side::OldConsumers, &readers.0),
@@ -1000,18 +1134,12 @@ impl<'c> Comparison<'c> {
 
     fn written_as(&mut self, old: &Shape, new: &Shape, text: bool) {
         let what = self.what();
-        let (how, retreat) = if text {
-            (
-                format!("{what} is written as text now and was a number"),
-                "remove `text` from the field's attribute",
-            )
+        let how = if text {
+            format!("{what} is written as text now and was a number")
         } else {
-            (
-                format!("{what} is written as a number now and was text"),
-                "write `text` into the field's attribute again",
-            )
+            format!("{what} is written as a number now and was text")
         };
-        let retreat = Some(retreat.to_owned());
+        let retreat = Some(self.text_back(text));
         for (side, reader) in [(Side::OldConsumers, old), (Side::NewConsumers, new)] {
             // A number that is refused for its size is another finding's.
             let writer = if side == Side::OldConsumers { new } else { old };
@@ -1053,8 +1181,8 @@ impl<'c> Comparison<'c> {
         };
         let why = format!("{what} has {} now and had {}", form(after), form(before));
         let retreat = Some(match before {
-            Some(before) => format!("write `pattern = \"{before}\"` again"),
-            None => "take the pattern away again".to_owned(),
+            Some(before) => format!("write {} again", self.attribute(&written_pattern(before))),
+            None => "take `pattern` out of the field's attribute again".to_owned(),
         });
         let only = |pattern: Option<&str>| Shape::Text {
             min_chars: None,
@@ -1198,10 +1326,7 @@ impl<'c> Comparison<'c> {
             } => (min_items.unwrap_or(0), max_items.unwrap_or(u32::MAX)),
             _ => (0, u32::MAX),
         };
-        let back = Some(format!(
-            "set the count of items back to {}",
-            expectation(old)
-        ));
+        let back = Some(self.bound_back(old, new));
         for (rule, side, writer, reader) in [
             (Rule::ItemsWidened, Side::OldConsumers, new, old),
             (Rule::ItemsNarrowed, Side::NewConsumers, old, new),
@@ -1257,10 +1382,7 @@ impl<'c> Comparison<'c> {
     fn retyped(&mut self, old: &Shape, new: &Shape) {
         let what = self.what();
         let why = format!("{what} is {} now and was {}", noun(new), noun(old));
-        let retreat = Some(match rust_type(old) {
-            Some(name) => format!("give the field the type `{name}` again"),
-            None => "give the field its old type again".to_owned(),
-        });
+        let retreat = Some(self.type_back(old, new));
         let mut any = false;
         for (side, reader) in [(Side::OldConsumers, old), (Side::NewConsumers, new)] {
             if let Some(shown) = self.find(side, old, new, reader) {
@@ -1343,6 +1465,7 @@ impl<'c> Comparison<'c> {
             why,
             counterexample,
             retreat,
+            shared: self.shared(rule),
         });
     }
 
@@ -1355,7 +1478,112 @@ impl<'c> Comparison<'c> {
             why,
             counterexample: None,
             retreat: None,
+            shared: Vec::new(),
         });
+    }
+
+    /// What the place belongs to that another version of the event may use as well.
+    fn shared(&self, rule: Rule) -> Vec<String> {
+        let is_choice = matches!(
+            rule,
+            Rule::ChoiceGrew | Rule::ChoiceShrank | Rule::ChoiceOpened | Rule::ChoiceClosed
+        );
+        // A contract holds an enum's values and not its name.
+        let field = self.path.iter().rev().find_map(|step| match step {
+            Step::Field(name) => Some(name),
+            _ => None,
+        });
+        let of_field = field.filter(|_| is_choice);
+        let choice = of_field.map(|name| format!("the enum of `{name}`"));
+        let snapshots = self.snapshots.iter().rev();
+        let snapshots = snapshots.map(|name| format!("the snapshot `{name}`"));
+        choice.into_iter().chain(snapshots).collect()
+    }
+
+    /// A field's argument as it stands in the source.
+    fn attribute(&self, argument: &str) -> String {
+        let name = if self.snapshots.is_empty() {
+            "event"
+        } else {
+            "snapshot"
+        };
+        format!("`#[{name}({argument})]`")
+    }
+
+    /// The way back to a bound: to the argument that gave it, or to the type.
+    fn bound_back(&self, old: &Shape, new: &Shape) -> String {
+        if let (Shape::Integer { text: was, .. }, Shape::Integer { text, .. }) = (old, new)
+            && was != text
+            && rust_type(old).is_some()
+            && rust_type(old) == rust_type(new)
+        {
+            // As text it holds all of its type, as a number what JavaScript holds.
+            return self.text_back(*text);
+        }
+        let (noun, before) = bounds(old, new);
+        let write = before.map(|argument| format!("write {} again", self.attribute(&argument)));
+        let take = format!("take `{noun}` out of the field's attribute again");
+        let type_again = |name| format!("give the field the type `{name}` again");
+        match (rust_type(old), rust_type(new)) {
+            (Some(was), now) if noun == "range" => match (write, now) {
+                // An argument could have made the old bounds just as well, or could have made the new ones.
+                (Some(write), _) if is_bounded(&was) => {
+                    format!("{}, or {write}, whichever it had", type_again(was))
+                }
+                (_, Some(now)) if is_bounded(&now) && holds_all_of(old, new) => {
+                    format!("{}, or {take}, whichever changed", type_again(was))
+                }
+                (_, None) if holds_all_of(old, new) => take,
+                _ => type_again(was),
+            },
+            _ => write.unwrap_or(take),
+        }
+    }
+
+    fn text_back(&self, is_text: bool) -> String {
+        if is_text {
+            "take `text` out of the field's attribute again".to_owned()
+        } else {
+            format!("write {} again", self.attribute("text"))
+        }
+    }
+
+    /// The way back to another type, or to the argument that makes another form of the same one.
+    fn type_back(&self, old: &Shape, new: &Shape) -> String {
+        match (old, new) {
+            (Shape::Code(CodeList::Currency), Shape::Text { .. }) => format!(
+                "give the field the type `Currency` again, or write {} again, whichever it had",
+                self.attribute("code = \"currency\"")
+            ),
+            (Shape::Code(list), Shape::Text { .. } | Shape::Code(_)) => {
+                format!("write {} again", self.attribute(&code(*list)))
+            }
+            (Shape::Text { .. }, Shape::Code(list)) => {
+                let or_type = match list {
+                    CodeList::Currency => ", or give the field the type `String` again",
+                    _ => "",
+                };
+                match arguments(old).as_slice() {
+                    [] => format!("take `code` out of the field's attribute again{or_type}"),
+                    before => format!(
+                        "write {} again in place of `code`",
+                        self.attribute(&before.join(", "))
+                    ),
+                }
+            }
+            _ => match (own_type(old), arguments(old).as_slice()) {
+                (Some(name), []) => format!("give the field the type `{name}` again"),
+                (Some(name), with) => format!(
+                    "give the field the type `{name}` again, with {}",
+                    self.attribute(&with.join(", "))
+                ),
+                (None, []) => "give the field its old type again".to_owned(),
+                (None, with) => format!(
+                    "give the field its old type again, with {}",
+                    self.attribute(&with.join(", "))
+                ),
+            },
+        }
     }
 
     fn declared(&self) -> Option<Declared> {
@@ -1493,14 +1721,8 @@ fn rust_type(shape: &Shape) -> Option<String> {
     match shape {
         Shape::Boolean => named("bool"),
         Shape::Integer {
-            min,
-            max,
-            not_zero: false,
-            ..
-        } => INTEGERS
-            .iter()
-            .find(|(least, most, _)| (least, most) == (min, max))
-            .and_then(|(.., name)| named(name)),
+            min, max, not_zero, ..
+        } => integer_type(*min, *max, *not_zero),
         Shape::Double {
             min: None,
             max: None,
@@ -1510,6 +1732,15 @@ fn rust_type(shape: &Shape) -> Option<String> {
             max: None,
             ..
         } => named("Amount"),
+        Shape::Amount {
+            min:
+                Some(AmountBound {
+                    value,
+                    exclusive: true,
+                }),
+            max: None,
+            ..
+        } if value == "0" => named("PositiveAmount"),
         Shape::Money { .. } => named("Money"),
         Shape::Text {
             min_chars: None,
@@ -1534,6 +1765,157 @@ fn rust_type(shape: &Shape) -> Option<String> {
     }
 }
 
+/// Of an unsigned integer other than 0, the contract says that it is 1 at least.
+fn integer_type(min: i128, max: i128, not_zero: bool) -> Option<String> {
+    let of = |min: i128| {
+        INTEGERS
+            .iter()
+            .find(|(least, most, _)| (*least, *most) == (min, max))
+            .map(|(.., name)| *name)
+    };
+    let other_than_0 = |name: &str| format!("NonZero{}", name.to_uppercase());
+    match (min, not_zero) {
+        (1, _) => of(0).map(other_than_0),
+        (least, true) if least < 0 => of(min).map(other_than_0),
+        _ => of(min).map(str::to_owned),
+    }
+}
+
+/// Whether the type has bounds that an argument could have given to another.
+fn is_bounded(rust_type: &str) -> bool {
+    rust_type.starts_with("NonZero") || rust_type == "PositiveAmount"
+}
+
+/// The Rust type of a shape, its constraints aside; `None` where that is not one alone.
+fn own_type(shape: &Shape) -> Option<String> {
+    let named = |name: &str| Some(name.to_owned());
+    rust_type(shape).or_else(|| match shape {
+        Shape::Text { .. } | Shape::Code(_) => named("String"),
+        Shape::Double { .. } => named("f64"),
+        Shape::Amount { .. } => named("Amount"),
+        Shape::Array { items, .. } => Some(format!("Vec<{}>", own_type(items)?)),
+        Shape::Nullable(inner) => Some(format!("Option<{}>", own_type(inner)?)),
+        _ => None,
+    })
+}
+
+/// The arguments of a field's attribute that make the shape.
+fn arguments(shape: &Shape) -> Vec<String> {
+    let mut arguments = Vec::new();
+    match shape {
+        Shape::Integer { text: true, .. }
+        | Shape::Amount { text: true, .. }
+        | Shape::Money { text: true } => arguments.push("text".to_owned()),
+        Shape::Double { .. } => arguments.push("float = \"…\"".to_owned()),
+        Shape::Code(list) => arguments.push(code(*list)),
+        Shape::Text {
+            pattern: Some(pattern),
+            ..
+        } => arguments.push(written_pattern(pattern)),
+        Shape::Array { items, .. } => arguments.extend(self::arguments(items)),
+        Shape::Nullable(inner) => arguments.extend(self::arguments(inner)),
+        _ => {}
+    }
+    if rust_type(shape).is_none() {
+        arguments.extend(bounds(shape, shape).1);
+    }
+    arguments
+}
+
+fn code(list: CodeList) -> String {
+    let name = match list {
+        CodeList::Country => "country",
+        CodeList::Language => "language",
+        CodeList::Currency => "currency",
+        // Another list of the future: its name is not known here.
+        _ => "…",
+    };
+    format!("code = \"{name}\"")
+}
+
+/// As a literal that holds the backslashes of a pattern.
+fn written_pattern(pattern: &str) -> String {
+    match (pattern.contains('"'), pattern.contains('\\')) {
+        (false, false) => format!("pattern = \"{pattern}\""),
+        (false, true) => format!("pattern = r\"{pattern}\""),
+        (true, _) => format!("pattern = r#\"{pattern}\"#"),
+    }
+}
+
+/// The name of the argument that bounds such a shape, and the argument that bounds this one; of an integer only what
+/// its type, as far as `beside` tells it, doesn't.
+fn bounds(shape: &Shape, beside: &Shape) -> (&'static str, Option<String>) {
+    let of = |name: &'static str, bounds: Vec<Option<String>>| {
+        let bounds: Vec<String> = bounds.into_iter().flatten().collect();
+        let argument = (!bounds.is_empty()).then(|| format!("{name}({})", bounds.join(", ")));
+        (name, argument)
+    };
+    match shape {
+        Shape::Integer { min, max, .. } => {
+            let (least, most) = match beside {
+                Shape::Integer { min, max, .. } if rust_type(beside).is_some() => {
+                    (Some(*min), Some(*max))
+                }
+                _ => (None, None),
+            };
+            let least = (least != Some(*min)).then(|| format!("min = {min}"));
+            let most = (most != Some(*max)).then(|| format!("max = {max}"));
+            of("range", vec![least, most])
+        }
+        Shape::Double { min, max } => of(
+            "range",
+            vec![
+                min.map(|min| format!("min = {min:?}")),
+                max.map(|max| format!("max = {max:?}")),
+            ],
+        ),
+        Shape::Amount { min, max, .. } => {
+            let written = |bound: &AmountBound, [within, beyond]: [&str; 2]| {
+                let key = if bound.exclusive { beyond } else { within };
+                // A literal with a decimal point is no exact number, and no bound.
+                let value = match bound.value.parse::<i128>() {
+                    Ok(_) => bound.value.clone(),
+                    Err(_) => format!("\"{}\"", bound.value),
+                };
+                format!("{key} = {value}")
+            };
+            let least = min
+                .as_ref()
+                .map(|min| written(min, ["min", "greater_than"]));
+            let most = max.as_ref().map(|max| written(max, ["max", "less_than"]));
+            of("range", vec![least, most])
+        }
+        Shape::Text {
+            min_chars: min,
+            max_chars: max,
+            ..
+        }
+        | Shape::Array {
+            min_items: min,
+            max_items: max,
+            ..
+        } => {
+            let name = match shape {
+                Shape::Array { .. } => "items",
+                _ => "length",
+            };
+            let least = min.map(|min| format!("min = {min}"));
+            of(name, vec![least, max.map(|max| format!("max = {max}"))])
+        }
+        _ => ("range", None),
+    }
+}
+
+/// Whether the integers of the second are among those of the first; of other shapes nobody doubts it.
+fn holds_all_of(outer: &Shape, inner: &Shape) -> bool {
+    match (outer, inner) {
+        (Shape::Integer { min: a, max: b, .. }, Shape::Integer { min, max, .. }) => {
+            a <= min && max <= b
+        }
+        _ => true,
+    }
+}
+
 /// The ranges of Rust's integers as events hold them: as numbers within what JavaScript holds, as text without that.
 const INTEGERS: &[(i128, i128, &str)] = &[
     (0, u8::MAX as i128, "u8"),
@@ -1541,7 +1923,6 @@ const INTEGERS: &[(i128, i128, &str)] = &[
     (0, u32::MAX as i128, "u32"),
     (0, MAX_SAFE, "u64"),
     (0, u64::MAX as i128, "u64"),
-    (1, MAX_SAFE, "NonZeroU64"),
     (i8::MIN as i128, i8::MAX as i128, "i8"),
     (i16::MIN as i128, i16::MAX as i128, "i16"),
     (i32::MIN as i128, i32::MAX as i128, "i32"),

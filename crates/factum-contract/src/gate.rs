@@ -11,8 +11,8 @@
 //!
 //! In CI (`CI` is set, and not to `false`), `update` is refused: what is not committed would pass unseen there.
 //!
-//! The test sees events that exist. That one was removed, or that its lock file was deleted and written anew, sees
-//! `factum contract check --against`, which compares with what is published.
+//! The test sees events that exist. That one was removed or is `unlocked` now, its lock file left behind, or that the lock
+//! file was deleted and written anew, sees `factum contract check --against`, which compares with what is published.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use factum_event::Shape;
 
-use crate::compatibility::{Finding, Successor};
+use crate::compatibility::{Finding, Rule, Successor};
 use crate::document::expectation;
 
 /// The most characters of a document that are shown; the rest is left out, in sight.
@@ -42,6 +42,9 @@ pub fn block(finding: &Finding, place: &str, successor: &Successor) -> String {
         match &example.refused {
             Some(expected) => {
                 let _ = write!(text, "\n         is refused: expected {expected}");
+            }
+            None if finding.rule == Rule::EventRemoved => {
+                text.push_str("\n         is what consumers wait for");
             }
             None => text.push_str("\n         is read by every reader of Factum; the standard forbids the change all the same"),
         }

@@ -548,12 +548,205 @@ fn case_54_every_verdict_of_the_table_holds_in_its_direction() {
         hold(row);
     }
     // Every rule that compares two contracts has a row.
-    for rule in Rule::ALL.iter().filter(|rule| **rule != Rule::EventRemoved) {
+    // What one contract beside another doesn't show.
+    let of_a_workspace = [Rule::EventRemoved, Rule::LockedTwice];
+    for rule in Rule::ALL
+        .iter()
+        .filter(|rule| !of_a_workspace.contains(rule))
+    {
         let has_row = rows
             .iter()
             .any(|row| row.expected.iter().any(|(of, _)| of == rule));
         assert!(has_row, "{rule} has no row");
     }
+}
+
+/// The first clause of each mend: the way back without a new version.
+fn ways_back(old: &Contract, new: &Contract) -> Vec<String> {
+    let report = compare(old, new);
+    let successor = report.successor([]);
+    let mends = report.breaking().map(|finding| finding.mend(&successor));
+    let first = |mend: String| mend.split("; or leave `").next().map(str::to_owned);
+    mends.filter_map(first).collect()
+}
+
+#[test]
+fn a_mend_names_the_argument_that_changed_and_a_type_only_where_that_changed() {
+    let code = Shape::Code;
+    let u64_as_number = || integer(0, 9_007_199_254_740_991);
+    let money = |text| Shape::Money { text };
+    let bound = |value: &str, exclusive| AmountBound {
+        value: value.to_owned(),
+        exclusive,
+    };
+    let between = Shape::Amount {
+        min: Some(bound("0", true)),
+        max: Some(bound("999.99", false)),
+        text: false,
+    };
+    let write = |argument: &str| format!("write `#[event({argument})]` again");
+    let take = |argument: &str| format!("take `{argument}` out of the field's attribute again");
+    let type_of = |name: &str| format!("give the field the type `{name}` again");
+    let currency = "give the field the type `Currency` again, or write `#[event(code = \"currency\")]` again, whichever \
+                    it had";
+    for (old, new, way_back) in [
+        // The same type, written otherwise: the range follows from it.
+        (u64_as_text(), u64_as_number(), write("text")),
+        (u64_as_number(), u64_as_text(), take("text")),
+        (amount(None, true), amount(None, false), write("text")),
+        (money(false), money(true), take("text")),
+        (u64_as_number(), u32(), type_of("u64")),
+        (u32(), u64_as_number(), type_of("u32")),
+        (integer(1, 100), u32(), write("range(min = 1, max = 100)")),
+        (integer(0, 100), u32(), write("range(max = 100)")),
+        (
+            integer(1, 100),
+            integer(1, 50),
+            write("range(min = 1, max = 100)"),
+        ),
+        (u32(), integer(1, 100), take("range")),
+        (
+            integer(1, u32::MAX.into()),
+            u32(),
+            "give the field the type `NonZeroU32` again, or write `#[event(range(min = 1))]` again, whichever it had"
+                .to_owned(),
+        ),
+        (
+            u32(),
+            integer(1, u32::MAX.into()),
+            "give the field the type `u32` again, or take `range` out of the field's attribute again, whichever changed"
+                .to_owned(),
+        ),
+        (integer(0, 255), integer(0, 1_000), type_of("u8")),
+        (
+            double(Some(0.5), None),
+            double(None, None),
+            write("range(min = 0.5)"),
+        ),
+        (double(None, None), double(None, Some(2.0)), take("range")),
+        (
+            between,
+            amount(None, false),
+            write("range(greater_than = 0, max = \"999.99\")"),
+        ),
+        (
+            amount(None, false),
+            amount(Some(("0.01", false)), false),
+            take("range"),
+        ),
+        (
+            text(Some(1), Some(40)),
+            any_text(),
+            write("length(min = 1, max = 40)"),
+        ),
+        (any_text(), text(None, Some(40)), take("length")),
+        (
+            text(None, Some(40)),
+            text(None, Some(50)),
+            write("length(max = 40)"),
+        ),
+        (
+            pattern("[A-Z]{3}"),
+            any_text(),
+            write("pattern = \"[A-Z]{3}\""),
+        ),
+        (
+            pattern(r"[a\-]"),
+            any_text(),
+            write(r#"pattern = r"[a\-]""#),
+        ),
+        (any_text(), pattern("[A-Z]{3}"), take("pattern")),
+        (
+            bounded(u32(), Some(1), Some(9)),
+            list(u32()),
+            write("items(min = 1, max = 9)"),
+        ),
+        (list(u32()), bounded(u32(), Some(1), None), take("items")),
+        (
+            code(CodeList::Country),
+            any_text(),
+            write("code = \"country\""),
+        ),
+        (
+            code(CodeList::Country),
+            code(CodeList::Language),
+            write("code = \"country\""),
+        ),
+        (code(CodeList::Currency), any_text(), currency.to_owned()),
+        (any_text(), code(CodeList::Country), take("code")),
+        (
+            text(None, Some(2)),
+            code(CodeList::Country),
+            "write `#[event(length(max = 2))]` again in place of `code`".to_owned(),
+        ),
+        (
+            u64_as_text(),
+            Shape::Boolean,
+            "give the field the type `u64` again, with `#[event(text)]`".to_owned(),
+        ),
+        (
+            text(None, Some(9)),
+            Shape::Boolean,
+            "give the field the type `String` again, with `#[event(length(max = 9))]`".to_owned(),
+        ),
+        (Shape::Uuid, Shape::Boolean, type_of("Uuid")),
+    ] {
+        let found = ways_back(&of(old.clone()), &of(new.clone()));
+        assert!(!found.is_empty(), "{old:?} to {new:?} breaks nothing");
+        for one in found {
+            assert_eq!(one, way_back, "{old:?} to {new:?}");
+        }
+    }
+    // Within a snapshot, the attribute is the snapshot's.
+    let (old, new) = [code(CodeList::Country), any_text()]
+        .map(|shape| items_of("OrderItem", [required("origin", shape)]))
+        .into();
+    assert_eq!(
+        ways_back(&old, &new)[0],
+        "write `#[snapshot(code = \"country\")]` again"
+    );
+}
+
+#[test]
+fn a_mend_says_what_the_old_version_must_not_share_with_the_new_one() {
+    let mend = |old: &Contract, new: &Contract| {
+        let report = compare(old, new);
+        let finding = report.breaking().next().expect("a breaking change");
+        finding.mend(&report.successor([]))
+    };
+    let payment = |values: &[&str]| required("payment", choice(values, false));
+    let (few, more) = (payment(&["card"]), payment(&["card", "invoice"]));
+    let said = mend(&event([few.clone()]), &event([more.clone()]));
+    assert!(
+        said.ends_with(
+            "; if `order.confirmed.v1` and the new version share the enum of `payment`, give the old one a copy of \
+             it as it was, such as `PaymentV1`"
+        ),
+        "{said}"
+    );
+    // With a newer version declared, that is what comes first.
+    let report = compare(&event([few.clone()]), &event([more.clone()]));
+    let said = report.findings[0].mend(&report.successor(["order.confirmed.v2"]));
+    let begins = "take \"invoice\" out again; or if `order.confirmed.v1` and the new version share the enum of";
+    assert!(said.starts_with(begins), "{said}");
+    let said = mend(
+        &items_of("OrderItem", [few]),
+        &items_of("OrderItem", [more]),
+    );
+    assert!(
+        said.ends_with(
+            "share the enum of `payment` or the snapshot `OrderItem`, give the old one copies of them as they were, \
+             such as `PaymentV1` and `OrderItemV1`"
+        ),
+        "{said}"
+    );
+    let [one, two] =
+        [u32(), any_text()].map(|shape| items_of("OrderItem", [required("count", shape)]));
+    let said = mend(&one, &two);
+    assert!(said.ends_with("such as `OrderItemV1`"), "{said}");
+    // What is the event's own is shared with nobody.
+    let said = mend(&of(u32()), &of(any_text()));
+    assert!(!said.contains("share"), "{said}");
 }
 
 const INTRODUCTION: &str = "\
@@ -579,6 +772,11 @@ is read by Factum's readers.
 Each row is a test in `crates/factum-contract/tests/compatibility.rs`, called as the row is: the document is written by
 one side and refused by the other. The envelope and `orderId`, which stand in every document, are left out below.
 *Elsewhere* says where other readers (zod, serde) differ.
+
+Two rules are about a workspace, and only the command sees them. `EVENT_REMOVED`: an event that is published has no lock file any
+more; or it has one, and nothing in its crate declares the event, or declares it as `unlocked`. (A kind that is given to a macro of
+one's own counts as declared, since that may make the event; a crate that includes files from elsewhere is not asked.) `LOCKED_TWICE`: two crates have a lock file of one event, the same or not; one event has one
+contract, and an export takes one.
 
 ";
 

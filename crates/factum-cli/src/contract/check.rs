@@ -6,14 +6,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use factum_contract::compatibility::{self, Finding, Successor, compare};
+use factum_contract::compatibility::{self, Finding, Removal, Rule, Successor, compare};
 use factum_contract::text;
 use serde_json::{Value, json};
 
-use super::locks::{self, Lock};
+use super::locks::{self, LAYOUT, Lock};
 use super::revision::{self, Base};
-use super::source::{Position, Sources};
-use super::{Place, Trouble, annotation, unknown_kind};
+use super::source::{Crates, Declaration, Position};
+use super::{Place, Trouble, annotation, unknown_event};
 use crate::outcome::{self, Exit, Failure, Report};
 
 const CHECK: &str = "factum.contract.check/1";
@@ -21,9 +21,10 @@ const DIFF: &str = "factum.contract.diff/1";
 
 pub(super) const HELP: &str = "\
 Of a branch, the commit counts at which the working tree's branch left it. A removed event is a breaking change: \
-consumers wait for it. Once nobody handles it, accept that with --allow-removed.
+consumers wait for it. So is one whose lock file is still there while nothing in its crate declares it, or while it is \
+`unlocked`. Once nobody handles it, accept that with --allow-removed.
 
-Exit codes: 0 compatible; 1 broken; 2 wrong usage, or something can't be read.
+Exit codes: 0 compatible; 1 broken; 2 wrong usage, or something can't be read, or there is nothing to compare.
 
 Examples:
   factum contract check --against origin/main
@@ -67,6 +68,47 @@ struct Located {
 /// An event on both sides: `None` where it is missing.
 type Pair<'l> = (Option<&'l Lock>, Option<&'l Lock>);
 
+pub(super) const DIFF_HELP: &str = "\
+Exit codes: 0 the same, new, or compatible; 1 broken; 2 wrong usage, no such event, or something can't be read.
+
+Example:
+  factum contract diff order.confirmed.v1 --against origin/main";
+
+/// Both sides of a comparison.
+struct Compared<'c> {
+    root: &'c Path,
+    now: &'c [Lock],
+    base: &'c [Lock],
+    crates: Crates,
+    /// The command that compares them so, to be run again with one option more.
+    command: String,
+}
+
+impl<'c> Compared<'c> {
+    fn new(root: &'c Path, now: &'c [Lock], base: &'c Base, against: &str) -> Compared<'c> {
+        let mut command = format!("factum contract check --against {}", word(against));
+        if root != Path::new(".") {
+            let _ = write!(command, " --in {}", word(&root.display().to_string()));
+        }
+        Compared {
+            root,
+            now,
+            base: &base.locks,
+            crates: Crates::of(root, now.iter().map(|lock| &*lock.crate_folder)),
+            command,
+        }
+    }
+}
+
+/// As one word of a shell.
+fn word(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./~^@{}:+=,%".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text.to_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
 pub(super) fn run(options: &Options) -> Result<Report, Failure> {
     let schema = options.place.json.then_some(CHECK);
     check(options).map_err(|trouble| trouble.into_failure(schema))
@@ -76,20 +118,25 @@ fn check(options: &Options) -> Result<Report, Trouble> {
     let root = &options.place.folder;
     let now = locks::in_folder(root)?;
     let base = revision::read(root, &options.against)?;
+    if base.locks.is_empty() && now.is_empty() {
+        return Err(Trouble::new(
+            format!("there is nothing to compare: neither side has a lock file ({LAYOUT})"),
+            format!("{}, and {}", root.display(), base.name),
+            "name the workspace with --in; or, if its events have no lock files yet, write them with \
+             `FACTUM_CONTRACTS=update cargo test`",
+        ));
+    }
     for kind in &options.allow_removed {
-        let known = || base.locks.iter().chain(&now).map(Lock::kind);
-        if !known().any(|known| known == kind) {
-            return Err(unknown_kind(kind, known(), "--allow-removed"));
+        let known = || base.locks.iter().chain(&now);
+        if !known().any(|known| known.kind() == kind) {
+            return Err(unknown_event(kind, known(), "--allow-removed"));
         }
     }
-    let mut changes = Vec::new();
-    for (before, after) in pairs(&base.locks, &now) {
-        let accepted = after.is_none()
-            && before.is_some_and(|lock| options.allow_removed.iter().any(|k| k == lock.kind()));
-        if !accepted {
-            changes.extend(located(root, before, after, &base.locks, &now));
-        }
-    }
+    let compared = Compared::new(root, &now, &base, &options.against);
+    let mut changes = compared.changes(|_| true);
+    changes.retain(|change| {
+        change.finding.rule != Rule::EventRemoved || !options.allow_removed.contains(&change.event)
+    });
     let broken: Vec<&Located> = changes.iter().filter(|c| c.finding.is_breaking()).collect();
     let mut text = String::new();
     for change in &broken {
@@ -101,6 +148,9 @@ fn check(options: &Options) -> Result<Report, Trouble> {
         for change in &broken {
             let _ = writeln!(text, "{}", change.annotation(&prefix));
         }
+    }
+    for change in changes.iter().filter(|c| !c.finding.is_breaking()) {
+        let _ = writeln!(text, "{}", change.line());
     }
     let added = pairs(&base.locks, &now)
         .iter()
@@ -141,36 +191,28 @@ fn diff_one(options: &Diff) -> Result<Report, Trouble> {
     let root = &options.place.folder;
     let kind = &options.kind;
     let now = locks::in_folder(root)?;
-    let Base { locks: base, name } = revision::read(root, &options.against)?;
-    let of_kind = |(before, after): &Pair<'_>| {
-        [before, after]
-            .into_iter()
-            .flatten()
-            .any(|lock| lock.kind() == kind)
-    };
-    let both: Vec<Pair<'_>> = pairs(&base, &now).into_iter().filter(of_kind).collect();
-    if both.is_empty() {
-        let known = base.iter().chain(&now).map(Lock::kind);
-        return Err(unknown_kind(
+    let base = revision::read(root, &options.against)?;
+    let name = &base.name;
+    let known = || base.locks.iter().chain(&now);
+    if !known().any(|lock| lock.kind() == kind) {
+        return Err(unknown_event(
             kind,
-            known,
+            known(),
             "the workspace, and what it is compared with",
         ));
     }
-    let is_new = both.iter().all(|(before, _)| before.is_none());
-    let changes: Vec<Located> = both
-        .into_iter()
-        .flat_map(|(before, after)| located(root, before, after, &base, &now))
-        .collect();
+    let is_new = !base.locks.iter().any(|lock| lock.kind() == kind);
+    let compared = Compared::new(root, &now, &base, &options.against);
+    let changes = compared.changes(|of| of == kind);
     let mut text = String::new();
     for change in &changes {
         let _ = writeln!(text, "{}\n", change.block());
     }
     let is_broken = changes.iter().any(|change| change.finding.is_breaking());
     let verdict = match (is_new, changes.is_empty(), is_broken) {
+        (.., true) => "is broken (EVT-3)",
         (true, ..) => "is new",
         (_, true, _) => "has not changed on the wire",
-        (.., true) => "is broken (EVT-3)",
         _ => "changed, and is compatible",
     };
     let _ = write!(text, "compared with {name}, `{kind}` {verdict}");
@@ -201,9 +243,8 @@ fn count(number: usize, noun: &str) -> String {
     }
 }
 
-/// Pairs the events of both sides: by crate and kind, and where the crate is another now, by kind.
-///
-/// Two crates may have one kind: the producer's, and a consumer's that reads a part of it.
+/// Pairs the events of both sides: by crate and kind, and where the crate is another now, by kind. An event that
+/// another crate has locked, too, is that event; and one that is still locked somewhere is not gone.
 fn pairs<'l>(base: &'l [Lock], now: &'l [Lock]) -> Vec<Pair<'l>> {
     let same_crate = |a: &Lock, b: &Lock| a.kind() == b.kind() && a.crate_folder == b.crate_folder;
     let mut moved: Vec<&Lock> = base
@@ -220,48 +261,95 @@ fn pairs<'l>(base: &'l [Lock], now: &'l [Lock]) -> Vec<Pair<'l>> {
                     .iter()
                     .position(|before| before.kind() == after.kind())?;
                 Some(moved.remove(at))
-            });
+            })
+            .or_else(|| base.iter().find(|before| before.kind() == after.kind()));
         pairs.push((before, Some(after)));
     }
+    moved.retain(|before| !now.iter().any(|after| before.kind() == after.kind()));
     pairs.extend(moved.into_iter().map(|before| (Some(before), None)));
     pairs
 }
 
-fn located(
-    root: &Path,
-    before: Option<&Lock>,
-    after: Option<&Lock>,
-    base: &[Lock],
-    now: &[Lock],
-) -> Vec<Located> {
-    let report = match (before, after) {
-        (Some(before), Some(after)) => compare(&before.contract, &after.contract),
-        (Some(before), None) => compatibility::Report::removed(&before.contract),
-        (None, _) => return Vec::new(),
-    };
-    if report.findings.is_empty() {
-        return Vec::new();
-    }
-    let successor = report.successor(base.iter().chain(now).map(Lock::kind));
-    let sources = after.map(|after| Sources::of_crate(root, &after.crate_folder));
-    let lock = after.or(before).map(Lock::path).unwrap_or_default();
-    let mut lines = HashMap::new();
-    report
-        .findings
-        .into_iter()
-        .map(|finding| {
-            let position = sources
-                .as_ref()
-                .and_then(|sources| sources.find(&report.event_type, finding.declared.as_ref()))
-                .unwrap_or_else(|| in_lock(root, &lock, &finding, &mut lines));
-            Located {
-                event: report.event_type.clone(),
-                position,
-                successor: successor.clone(),
-                finding,
+impl Compared<'_> {
+    /// What changed in the events whose kinds are asked for.
+    fn changes(&self, is_asked: impl Fn(&str) -> bool) -> Vec<Located> {
+        let mut changes = Vec::new();
+        for (before, after) in pairs(self.base, self.now) {
+            let kind = before.or(after).map(Lock::kind).unwrap_or_default();
+            if !is_asked(kind) {
+                continue;
             }
-        })
-        .collect()
+            let report = match (before, after) {
+                (Some(before), Some(after)) => compare(&before.contract, &after.contract),
+                (Some(before), None) => self.removed(before, Removal::LockFile),
+                (None, _) => continue,
+            };
+            changes.extend(self.located(report, before, after));
+        }
+        for lock in self.now.iter().filter(|lock| is_asked(lock.kind())) {
+            let removal = match self.crates.declaration(&lock.crate_folder, lock.kind()) {
+                Declaration::Missing => Removal::Declaration,
+                Declaration::Unlocked => Removal::Guard,
+                Declaration::Locked | Declaration::Unknown => continue,
+            };
+            changes.extend(self.located(self.removed(lock, removal), None, Some(lock)));
+        }
+        for (at, lock) in self.now.iter().enumerate() {
+            let earlier = self.now[..at].iter().find(|of| of.kind() == lock.kind());
+            if let Some(earlier) = earlier.filter(|_| is_asked(lock.kind())) {
+                let report = compatibility::Report::locked_twice(
+                    (&earlier.contract, &earlier.path()),
+                    (&lock.contract, &lock.path()),
+                );
+                changes.extend(self.located(report, None, Some(lock)));
+            }
+        }
+        changes
+    }
+
+    fn removed(&self, lock: &Lock, removal: Removal) -> compatibility::Report {
+        let is_published = self.base.iter().any(|base| base.kind() == lock.kind());
+        let is_elsewhere = self.now.iter().any(|other| {
+            other.kind() == lock.kind()
+                && other.crate_folder != lock.crate_folder
+                && self.crates.declaration(&other.crate_folder, other.kind()) == Declaration::Locked
+        });
+        let check = (is_published && !is_elsewhere).then_some(&*self.command);
+        compatibility::Report::removed(&lock.contract, removal, &lock.path(), check)
+    }
+}
+
+impl Compared<'_> {
+    fn located(
+        &self,
+        report: compatibility::Report,
+        before: Option<&Lock>,
+        after: Option<&Lock>,
+    ) -> Vec<Located> {
+        if report.findings.is_empty() {
+            return Vec::new();
+        }
+        let known = self.base.iter().chain(self.now).map(Lock::kind);
+        let successor = report.successor(known);
+        let sources = after.and_then(|after| self.crates.sources(&after.crate_folder));
+        let lock = after.or(before).map(Lock::path).unwrap_or_default();
+        let mut lines = HashMap::new();
+        report
+            .findings
+            .into_iter()
+            .map(|finding| {
+                let position = sources
+                    .and_then(|sources| sources.find(&report.event_type, finding.declared.as_ref()))
+                    .unwrap_or_else(|| in_lock(self.root, &lock, &finding, &mut lines));
+                Located {
+                    event: report.event_type.clone(),
+                    position,
+                    successor: successor.clone(),
+                    finding,
+                }
+            })
+            .collect()
+    }
 }
 
 /// The field's place in the lock file: where the source has none that can be found.
@@ -296,6 +384,17 @@ impl Located {
     fn block(&self) -> String {
         let block = text::block(&self.finding, &self.place(), &self.successor);
         format!("{}\n{block}", self.event)
+    }
+
+    /// A compatible change, in one line.
+    fn line(&self) -> String {
+        let Located { event, finding, .. } = self;
+        format!(
+            "compatible: {event}: {} ({}, {})",
+            finding.why,
+            finding.rule,
+            self.place()
+        )
     }
 
     fn annotation(&self, prefix: &str) -> String {

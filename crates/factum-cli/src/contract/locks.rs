@@ -11,6 +11,9 @@ use super::Trouble;
 /// Folders nest at most so deep; links are not followed, so this ends no walk of a real workspace.
 pub(super) const MAX_DEPTH: usize = 32;
 
+/// Where lock files lie, for a sentence.
+pub(super) const LAYOUT: &str = "`<crate>/contracts/<kind>.json` beside `<crate>/Cargo.toml`";
+
 /// A lock file.
 #[derive(Debug)]
 pub(super) struct Lock {

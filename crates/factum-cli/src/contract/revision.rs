@@ -7,7 +7,7 @@ use std::process::Command;
 use factum_contract::lock;
 
 use super::Trouble;
-use super::locks::{self, Lock};
+use super::locks::{self, LAYOUT, Lock};
 
 /// The published lock files, and what they are called in a sentence.
 #[derive(Debug)]
@@ -26,8 +26,18 @@ pub(super) fn read(root: &Path, against: &str) -> Result<Base, Trouble> {
     // `./main` can be no ref.
     let is_path = against.starts_with(['.', '/']);
     if is_folder && (is_path || commit(root, against).is_err()) {
+        let locks = locks::in_folder(Path::new(against))?;
+        if locks.is_empty() {
+            return Err(Trouble::new(
+                format!(
+                    "the folder `{against}` holds no lock file, so there is nothing to compare with"
+                ),
+                "--against",
+                format!("name a folder that has them: {LAYOUT}"),
+            ));
+        }
         return Ok(Base {
-            locks: locks::in_folder(Path::new(against))?,
+            locks,
             name: against.to_owned(),
         });
     }
@@ -39,7 +49,20 @@ pub(super) fn read(root: &Path, against: &str) -> Result<Base, Trouble> {
         ));
     }
     let commit = commit(root, against)?;
-    let base = merge_base(root, &commit).unwrap_or(commit);
+    let base = match merge_base(root, &commit) {
+        Some(base) => base,
+        // What was added there since would look removed here.
+        None if is_shallow(root) => {
+            return Err(Trouble::new(
+                format!(
+                    "this clone is shallow and lacks the commit at which the working tree's branch left `{against}`"
+                ),
+                root.display().to_string(),
+                FETCH_ALL,
+            ));
+        }
+        None => commit,
+    };
     let short = git(root, &["rev-parse", "--short", &base])?;
     Ok(Base {
         locks: of_commit(root, &base)?,
@@ -66,13 +89,14 @@ fn commit(root: &Path, name: &str) -> Result<String, Trouble> {
     })?;
     let asked = format!("{name}^{{commit}}");
     git(root, &["rev-parse", "--verify", "--quiet", "--end-of-options", &asked]).map_err(|_| {
-        let shallow = git(root, &["rev-parse", "--is-shallow-repository"]);
-        let mend = if shallow.is_ok_and(|answer| answer == "true") {
-            "this clone is shallow and lacks it: fetch the whole history (`git fetch --unshallow`; in GitHub's \
-             actions/checkout `fetch-depth: 0`)"
-                .to_owned()
+        let mend = if is_shallow(root) {
+            format!("this clone is shallow and lacks it: {FETCH_ALL}")
+        } else if let Some(branch) = name.strip_prefix("origin/") {
+            format!("fetch it first: `git fetch origin {branch}`")
+        } else if is_plain(name) {
+            format!("correct the name; a branch of the remote is origin/{name}, after `git fetch origin`")
         } else {
-            format!("fetch it (`git fetch origin`), and write a branch of the remote as origin/{name}")
+            "correct the name, or fetch it first: `git fetch`, and for a tag `git fetch --tags`".to_owned()
         };
         Trouble::new(
             format!("git knows no commit `{name}`, and there is no such folder"),
@@ -80,6 +104,25 @@ fn commit(root: &Path, name: &str) -> Result<String, Trouble> {
             mend,
         )
     })
+}
+
+const FETCH_ALL: &str = "fetch the whole history: `git fetch --unshallow`; in GitHub's actions/checkout, `fetch-depth: 0`";
+
+fn is_shallow(root: &Path) -> bool {
+    git(root, &["rev-parse", "--is-shallow-repository"]).is_ok_and(|answer| answer == "true")
+}
+
+/// Whether it may be a branch's name alone: no path of a ref, no commit, nothing counted from one.
+fn is_plain(name: &str) -> bool {
+    let is_word = name
+        .chars()
+        .all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
+    let is_commit = name.len() >= 7 && name.chars().all(|c| c.is_ascii_hexdigit());
+    // `v1.4.0`
+    let is_version = name
+        .trim_start_matches('v')
+        .starts_with(|c: char| c.is_ascii_digit());
+    is_word && !is_commit && !is_version && name != "HEAD" && !name.starts_with(['-', '.'])
 }
 
 /// `None` when the two have no common past, or when it was not fetched.

@@ -8,7 +8,8 @@ use factum_event::FieldShape;
 use serde_json::{Value, json};
 
 use super::locks::{self, Lock};
-use super::{Place, Trouble, unknown_kind};
+use super::source::{Crates, Declaration};
+use super::{Place, Trouble, unknown_event};
 use crate::outcome::{self, Exit, Failure, Report};
 
 const LIST: &str = "factum.contract.list/1";
@@ -39,10 +40,17 @@ pub(super) fn list(options: &List) -> Result<Report, Failure> {
         "{:<kinds$}  {:<topics$}  fields  lock file",
         "event", "topic"
     );
+    let crates = Crates::of(&place.folder, locks.iter().map(|lock| &*lock.crate_folder));
+    let declaration = |lock: &Lock| crates.declaration(&lock.crate_folder, lock.kind());
     for lock in &locks {
+        let warning = match declaration(lock) {
+            Declaration::Missing => "  (nothing declares it: `factum contract check` fails)",
+            Declaration::Unlocked => "  (its struct is `unlocked`: `factum contract check` fails)",
+            Declaration::Locked | Declaration::Unknown => "",
+        };
         let _ = write!(
             table,
-            "\n{:<kinds$}  {:<topics$}  {:>6}  {}",
+            "\n{:<kinds$}  {:<topics$}  {:>6}  {}{warning}",
             lock.kind(),
             lock.contract.topic,
             lock.contract.fields.len(),
@@ -68,6 +76,7 @@ pub(super) fn list(options: &List) -> Result<Report, Failure> {
                         "supersedes": lock.contract.supersedes,
                         "fields": lock.contract.fields.len(),
                         "file": lock.path(),
+                        "declared": declaration(lock).as_str(),
                     })
                 })
                 .collect();
@@ -90,9 +99,8 @@ fn show_one(options: &Show) -> Result<Report, Trouble> {
         .filter(|lock| lock.kind() == options.kind)
         .collect();
     if found.is_empty() {
-        let known = locks.iter().map(Lock::kind);
         let folder = place.folder.display().to_string();
-        return Err(unknown_kind(&options.kind, known, &folder));
+        return Err(unknown_event(&options.kind, locks.iter(), &folder));
     }
     let described: Vec<String> = found.iter().map(|lock| describe(lock)).collect();
     Ok(Report {

@@ -1,9 +1,11 @@
 //! Where in a crate's sources an event and its fields are declared.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use factum_contract::compatibility::Declared;
+use factum_event::EventType;
 use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
 
@@ -14,10 +16,66 @@ pub(super) struct Position {
     pub(super) line: usize,
 }
 
-/// The structs of a crate that are events or snapshots.
+/// Whether a crate declares an event of a kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Declaration {
+    /// It does, or a macro of it may.
+    Locked,
+    /// It does, and says that it has no contract.
+    Unlocked,
+    /// No struct and no macro of its sources has the kind.
+    Missing,
+    /// There are no sources, or not all of them can be looked at.
+    Unknown,
+}
+
+impl Declaration {
+    pub(super) fn as_str(self) -> Option<&'static str> {
+        match self {
+            Declaration::Locked => Some("locked"),
+            Declaration::Unlocked => Some("unlocked"),
+            Declaration::Missing => Some("missing"),
+            Declaration::Unknown => None,
+        }
+    }
+}
+
+/// The sources of crates, by their folders below the folder that is looked in.
+#[derive(Debug)]
+pub(super) struct Crates(BTreeMap<PathBuf, Sources>);
+
+impl Crates {
+    pub(super) fn of<'f>(root: &Path, folders: impl Iterator<Item = &'f Path>) -> Crates {
+        let mut crates = BTreeMap::new();
+        for folder in folders {
+            crates
+                .entry(folder.to_owned())
+                .or_insert_with(|| Sources::of_crate(root, folder));
+        }
+        Crates(crates)
+    }
+
+    pub(super) fn sources(&self, crate_folder: &Path) -> Option<&Sources> {
+        self.0.get(crate_folder)
+    }
+
+    pub(super) fn declaration(&self, crate_folder: &Path, kind: &str) -> Declaration {
+        self.sources(crate_folder)
+            .map_or(Declaration::Unknown, |sources| sources.declaration(kind))
+    }
+}
+
+/// What the Rust files of a crate say.
 #[derive(Debug, Default)]
 pub(super) struct Sources {
+    /// Those that are events or snapshots.
     structs: Vec<Struct>,
+    /// The kinds that are given to macros: one may make an event of it.
+    given: BTreeSet<String>,
+    /// How many files were read.
+    files: usize,
+    /// Whether a part lies elsewhere, or can't be read.
+    is_partial: bool,
 }
 
 #[derive(Debug)]
@@ -27,6 +85,7 @@ struct Struct {
     name: String,
     /// The event's kind; `None` of a snapshot.
     kind: Option<String>,
+    is_unlocked: bool,
     fields: Vec<(String, usize)>,
 }
 
@@ -34,12 +93,13 @@ impl Sources {
     /// Reads all Rust files of a crate. One that can't be read or parsed is passed over: the compiler says it better.
     pub(super) fn of_crate(root: &Path, crate_folder: &Path) -> Sources {
         let mut sources = Sources::default();
-        sources.folder(root, crate_folder);
+        sources.folder(root, crate_folder, true);
         sources
     }
 
-    fn folder(&mut self, root: &Path, below: &Path) {
+    fn folder(&mut self, root: &Path, below: &Path, is_top: bool) {
         let Ok(entries) = fs::read_dir(root.join(below)) else {
+            self.is_partial = true;
             return;
         };
         let mut entries: Vec<fs::DirEntry> = entries.flatten().collect();
@@ -53,31 +113,53 @@ impl Sources {
             };
             // A crate within the crate is not this one.
             let is_other_crate = kind.is_dir() && entry.path().join("Cargo.toml").is_file();
-            if name.starts_with('.') || name == "target" || name == "node_modules" || is_other_crate
-            {
+            // Below the top, `target` may be a module.
+            let is_built = (is_top && name == "target") || name == "node_modules";
+            if name.starts_with('.') || is_built || is_other_crate {
                 continue;
             }
             if kind.is_dir() {
-                self.folder(root, &path);
-            } else if path.extension().is_some_and(|extension| extension == "rs")
-                && let Ok(text) = fs::read_to_string(entry.path())
-            {
-                self.file(&path, &text);
+                self.folder(root, &path, false);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                match fs::read_to_string(entry.path()) {
+                    Ok(text) => self.file(&path, &text),
+                    Err(_) => self.is_partial = true,
+                }
+            } else if kind.is_symlink() && entry.path().is_dir() {
+                self.is_partial = true;
             }
         }
     }
 
     fn file(&mut self, path: &Path, text: &str) {
-        // Most files have none, and parsing takes its time.
-        if !text.contains("Event") && !text.contains("Snapshot") {
+        self.files += 1;
+        let Ok(file) = syn::parse_file(text) else {
+            self.is_partial = true;
             return;
-        }
-        if let Ok(file) = syn::parse_file(text) {
-            let mut structs = Structs {
-                path,
-                into: &mut self.structs,
-            };
-            structs.visit_file(&file);
+        };
+        let mut structs = Structs {
+            path,
+            into: &mut self.structs,
+            given: &mut self.given,
+            is_partial: &mut self.is_partial,
+        };
+        structs.visit_file(&file);
+    }
+
+    /// Whether the crate declares an event of the kind. A test's own view of it, which is `unlocked`, is no matter beside
+    /// the event itself.
+    pub(super) fn declaration(&self, kind: &str) -> Declaration {
+        let of_kind = |of: &&Struct| of.kind.as_deref() == Some(kind);
+        let mut structs = self.structs.iter().filter(of_kind).peekable();
+        let is_unlocked = structs.peek().is_some();
+        if structs.any(|of| !of.is_unlocked) || self.given.contains(kind) {
+            Declaration::Locked
+        } else if self.files == 0 || self.is_partial {
+            Declaration::Unknown
+        } else if is_unlocked {
+            Declaration::Unlocked
+        } else {
+            Declaration::Missing
         }
     }
 
@@ -133,9 +215,97 @@ fn plain(name: &str) -> String {
 struct Structs<'s> {
     path: &'s Path,
     into: &'s mut Vec<Struct>,
+    given: &'s mut BTreeSet<String>,
+    is_partial: &'s mut bool,
+}
+
+/// Macros that make no event of the kind that they are given: they compare or print it.
+const NO_EVENT: &[&str] = &[
+    "assert",
+    "assert_eq",
+    "assert_ne",
+    "bail",
+    "dbg",
+    "debug",
+    "debug_assert",
+    "debug_assert_eq",
+    "debug_assert_ne",
+    "ensure",
+    "eprint",
+    "eprintln",
+    "error",
+    "expect",
+    "format",
+    "format_args",
+    "info",
+    "json",
+    "matches",
+    "panic",
+    "print",
+    "println",
+    "trace",
+    "unreachable",
+    "vec",
+    "warn",
+    "write",
+    "writeln",
+];
+
+impl Structs<'_> {
+    /// Takes down the kinds in what a macro is given, or in an attribute.
+    fn give(&mut self, tokens: &TokenStream) {
+        let mut pending = vec![tokens.clone()];
+        while let Some(tokens) = pending.pop() {
+            for token in tokens {
+                match token {
+                    TokenTree::Group(group) => pending.push(group.stream()),
+                    TokenTree::Literal(literal) => {
+                        let Ok(text) = syn::parse_str::<syn::LitStr>(&literal.to_string()) else {
+                            continue;
+                        };
+                        let text = text.value();
+                        // Files that are built, or that lie in another crate: `include!`.
+                        *self.is_partial |= text == "OUT_DIR" || is_elsewhere(&text);
+                        if text.parse::<EventType>().is_ok() {
+                            self.given.insert(text);
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+fn is_elsewhere(path: &str) -> bool {
+    path.starts_with("..") && path.ends_with(".rs")
 }
 
 impl<'ast> Visit<'ast> for Structs<'_> {
+    fn visit_macro(&mut self, of: &'ast syn::Macro) {
+        let name = of.path.segments.last().map(|part| part.ident.to_string());
+        if !name.is_some_and(|name| NO_EVENT.contains(&&*name)) {
+            self.give(&of.tokens);
+        }
+    }
+
+    fn visit_attribute(&mut self, attribute: &'ast syn::Attribute) {
+        match &attribute.meta {
+            // That of a struct is looked at with the struct.
+            syn::Meta::List(list) if !list.path.is_ident("event") => self.give(&list.tokens),
+            syn::Meta::NameValue(path) if path.path.is_ident("path") => {
+                if let syn::Expr::Lit(syn::ExprLit {
+                    lit: syn::Lit::Str(text),
+                    ..
+                }) = &path.value
+                {
+                    *self.is_partial |= is_elsewhere(&text.value());
+                }
+            }
+            _ => {}
+        }
+    }
+
     fn visit_item_struct(&mut self, item: &'ast syn::ItemStruct) {
         let derives = |name: &str| {
             item.attrs.iter().any(|attribute| {
@@ -153,11 +323,18 @@ impl<'ast> Visit<'ast> for Structs<'_> {
                 .iter()
                 .filter(|attribute| attribute.path().is_ident("event"))
                 .find_map(|attribute| kind(&attribute.meta.require_list().ok()?.tokens));
+            let is_unlocked = item
+                .attrs
+                .iter()
+                .filter(|attribute| attribute.path().is_ident("event"))
+                .filter_map(|attribute| attribute.meta.require_list().ok())
+                .any(|list| mentions(&list.tokens, "unlocked"));
             self.into.push(Struct {
                 file: self.path.to_owned(),
                 line: item.ident.span().start().line,
                 name: item.ident.to_string(),
                 kind: kind.filter(|_| is_event),
+                is_unlocked,
                 fields: item
                     .fields
                     .iter()
@@ -167,6 +344,14 @@ impl<'ast> Visit<'ast> for Structs<'_> {
                     })
                     .collect(),
             });
+        }
+        if !is_event {
+            // Something else may make an event of it: `#[cfg_attr(…, derive(Event))]`, or an attribute of one's own.
+            for attribute in item.attrs.iter().filter(|of| of.path().is_ident("event")) {
+                if let Ok(list) = attribute.meta.require_list() {
+                    self.give(&list.tokens);
+                }
+            }
         }
         visit::visit_item_struct(self, item);
     }
@@ -225,5 +410,61 @@ mod tests {
         assert_eq!(line(declared(None, "gone")), Some(4));
         assert_eq!(line(declared(Some("OrderItem2"), "type")), Some(12));
         assert_eq!(sources.find("order.paid.v1", None), None);
+    }
+
+    #[test]
+    fn an_event_is_declared_by_a_struct_or_by_a_macro_and_not_where_it_is_mentioned() {
+        let declaration = |text: &str| {
+            let mut sources = Sources::default();
+            sources.file(Path::new("src/lib.rs"), text);
+            sources.declaration("order.paid.v1")
+        };
+        let event = |more: &str| {
+            format!(
+                "#[derive(Event)]\n#[event(kind = \"order.paid.v1\"{more})]\nstruct OrderPaid;\n"
+            )
+        };
+        for (text, expected) in [
+            (event(""), Declaration::Locked),
+            (event(", unlocked"), Declaration::Unlocked),
+            // A test's own view beside the event itself.
+            (event("") + &event(", unlocked"), Declaration::Locked),
+            (
+                "events! { paid => r\"order.paid.v1\" }".to_owned(),
+                Declaration::Locked,
+            ),
+            (
+                "const KIND: &str = \"order.paid.v1\"; fn f() { assert_eq!(KIND, \"order.paid.v1\"); }"
+                    .to_owned(),
+                Declaration::Missing,
+            ),
+            (
+                event("").replace("derive(Event)", "cfg_attr(unix, derive(Event))"),
+                Declaration::Locked,
+            ),
+            (
+                event(", unlocked") + "events! { OrderPaid: \"order.paid.v1\" }",
+                Declaration::Locked,
+            ),
+            (
+                "// \"order.paid.v1\"\n/* \"order.paid.v1\" */".to_owned(),
+                Declaration::Missing,
+            ),
+            (event("").replace("paid", "settled"), Declaration::Missing),
+            (String::new(), Declaration::Missing),
+            (
+                "include!(concat!(env!(\"OUT_DIR\"), \"/events.rs\"));".to_owned(),
+                Declaration::Unknown,
+            ),
+            (
+                "#[path = \"../../shared/events.rs\"] mod events;".to_owned(),
+                Declaration::Unknown,
+            ),
+            ("no Rust: \"".to_owned(), Declaration::Unknown),
+        ] {
+            assert_eq!(declaration(&text), expected, "{text}");
+        }
+        let none = Sources::default();
+        assert_eq!(none.declaration("order.paid.v1"), Declaration::Unknown);
     }
 }
