@@ -1,6 +1,7 @@
 //! How a command ends: a text for people, an object for programs, an exit code.
 
 use std::fmt;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
 use serde_json::{Map, Value};
@@ -65,21 +66,18 @@ pub(crate) fn json(schema: &'static str, exit: Exit) -> Map<String, Value> {
 }
 
 /// Prints, and gives the exit code.
-#[expect(
-    clippy::print_stdout,
-    clippy::print_stderr,
-    reason = "a command speaks to its user"
-)]
+///
+/// Whoever reads it may have gone, as `head` does: then nothing is left to be said.
 pub(crate) fn finish(result: Result<Report, Failure>) -> ExitCode {
     let (exit, closing) = match result {
         Ok(report) => {
             if !report.text.is_empty() {
-                println!("{}", report.text);
+                let _ = writeln!(io::stdout(), "{}", report.text);
             }
             (report.exit, report.json)
         }
         Err(failure) => {
-            eprintln!("{failure}");
+            let _ = writeln!(io::stderr(), "{failure}");
             let closing = failure.schema.map(|schema| {
                 let mut fields = json(schema, failure.exit);
                 fields.insert("error".to_owned(), failure.what.into());
@@ -93,7 +91,7 @@ pub(crate) fn finish(result: Result<Report, Failure>) -> ExitCode {
         }
     };
     if let Some(fields) = closing {
-        println!("{}", Value::Object(fields));
+        let _ = writeln!(io::stdout(), "{}", Value::Object(fields));
     }
     ExitCode::from(exit as u8)
 }

@@ -265,7 +265,7 @@ table! {
         with(|_| {}) => with(|c| c.restricted = true), [BecameRestricted old];
     the_struct_is_renamed: "the Rust struct is renamed",
         with(|_| {}) => with(|c| c.name = "Confirmed".to_owned()), [StructRenamed nobody],
-        "the names of exported types change: a compile error in TypeScript, nothing on the wire";
+        "the `title` in JSON Schema and AsyncAPI changes; nothing in TypeScript, whose names are made of the event type";
     the_event_supersedes_another: "`supersedes` is added",
         with(|_| {}) => with(|c| c.supersedes = Some("order.placed.v1".to_owned())), [SupersedesChanged nobody];
 

@@ -386,8 +386,8 @@ pub(crate) const PATCHES: &[Patch] = &[
         name: "a-branch-removes-what-main-added",
         what: "a branch is compared with the tip of main and not with where it left it",
         file: REVISION,
-        sound: "merge_base(root, &commit).unwrap_or(commit)",
-        broken: "merge_base(root, &commit).and(None).unwrap_or(commit)",
+        sound: "match merge_base(root, &commit) {",
+        broken: "match merge_base(root, &commit).and(None) {",
         catchers: &[Catcher::Test {
             target: CONTRACT_COMMAND,
             name: "an_event_that_main_got_since_is_no_removal_on_a_branch",

@@ -264,11 +264,19 @@ fn unknown_aggregate(aggregate: &str, contracts: &[Contract]) -> Trouble {
 
 /// The contracts of all lock files, by event type.
 fn all_contracts(options: &Options) -> Result<Vec<Contract>, Trouble> {
-    let mut contracts: Vec<Contract> = locks::in_folder(&options.place.folder)?
-        .into_iter()
-        .map(|lock| lock.contract)
-        .collect();
-    contracts.sort_by(|a, b| a.event_type.cmp(&b.event_type));
+    let mut locks = locks::in_folder(&options.place.folder)?;
+    locks.sort_by(|a, b| a.kind().cmp(b.kind()));
+    if let Some([one, other]) = locks
+        .array_windows::<2>()
+        .find(|[one, other]| one.kind() == other.kind())
+    {
+        return Err(Trouble::usage(
+            format!("`{}` has two lock files", one.kind()),
+            format!("{} and {}", one.path().display(), other.path().display()),
+            "keep the one of the crate that publishes the event, and mark the other's struct with `#[event(unlocked)]`",
+        ));
+    }
+    let contracts: Vec<Contract> = locks.into_iter().map(|lock| lock.contract).collect();
     if contracts.is_empty() {
         return Err(Trouble::usage(
             "no event has a lock file",
