@@ -35,7 +35,7 @@ pub enum Rule {
     BecameBroadcast,
     /// The topic was for everyone and is restricted now.
     BecameRestricted,
-    /// The Rust struct is called otherwise, and with it the types in exports.
+    /// The Rust struct is called otherwise, and with it a title in exports.
     StructRenamed,
     /// The event takes the place of another than before.
     SupersedesChanged,
@@ -662,8 +662,8 @@ impl<'c> Comparison<'c> {
             self.compatible(
                 Rule::StructRenamed,
                 format!(
-                    "the struct is called `{}` and was called `{}`: nothing changes on the wire; types in exports \
-                     are renamed",
+                    "the struct is called `{}` and was called `{}`: nothing changes on the wire, and in exports a \
+                     title",
                     new.name, old.name
                 ),
             );
