@@ -108,7 +108,7 @@ pub trait Snapshot: Sized + 'static {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be declared as text",
     label = "remove `text` from the attribute",
-    note = "`text` is for integers, Amount and Money, and Option and Vec of them"
+    note = "`text` is for integers, Amount and Money, and Option and Vec of them; for a struct around one of them, write `#[snapshot(text)]` on its own field"
 )]
 pub trait SnapshotText: Snapshot {
     /// The form on the wire when it is declared as text.

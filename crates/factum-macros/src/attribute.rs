@@ -32,6 +32,10 @@ impl Errors {
         }
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_none()
+    }
+
     pub(crate) fn into_compile_errors(self) -> Option<proc_macro2::TokenStream> {
         self.0.map(|errors| errors.into_compile_error())
     }

@@ -7,8 +7,8 @@ use syn::{DeriveInput, Field, Path, parse_quote};
 
 use crate::attribute::{Errors, arguments, refuse_serde};
 use crate::event::crate_path;
-use crate::fields::in_its_own_scope;
 use crate::foreign;
+use crate::snapshot::Implementation;
 
 pub(crate) fn derive(input: &DeriveInput, field: &Field) -> TokenStream {
     let mut errors = Errors::default();
@@ -38,53 +38,22 @@ pub(crate) fn derive(input: &DeriveInput, field: &Field) -> TokenStream {
         errors.push(first.span(), message);
     }
     foreign::check(&field.ty, &mut errors);
-    let ident = &input.ident;
-    if let Some(errors) = errors.into_compile_errors() {
-        if !input.generics.params.is_empty() {
-            return errors;
-        }
-        // Type-checks and never runs: nothing else shall complain that this is no snapshot.
-        let empty = quote! {
-            impl __factum::Snapshot for #ident {
-                const EXPECTED: &'static str = "";
-
-                fn shape(_: &mut __factum::Shapes) -> __factum::Shape {
-                    ::core::unreachable!()
-                }
-
-                fn write(
-                    &self,
-                    _: __factum::ValueWriter<'_>,
-                ) -> ::core::result::Result<__factum::Written, __factum::EncodeError> {
-                    ::core::unreachable!()
-                }
-
-                fn read(
-                    _: &__factum::JsonValue<'_>,
-                ) -> ::core::result::Result<Self, __factum::Poison> {
-                    ::core::unreachable!()
-                }
-            }
-        };
-        let empty = in_its_own_scope(&krate, &empty);
-        return quote! { #errors #empty };
-    }
-
-    let ty = &field.ty;
+    let (ident, ty) = (&input.ident, &field.ty);
     let span = ty.span();
     let snapshot = quote_spanned! { span => <#ty as __factum::Snapshot> };
-    let (shape, write, read) = if as_text {
-        let text = quote_spanned! { span => <#ty as __factum::SnapshotText> };
+    let (form, shape, write, read) = if as_text {
         (
-            quote! { #text::text_shape },
-            quote! { #text::write_text },
-            quote! { #text::read_text },
+            quote_spanned! { span => <#ty as __factum::SnapshotText> },
+            quote! { text_shape },
+            quote! { write_text },
+            quote! { read_text },
         )
     } else {
         (
-            quote! { #snapshot::shape },
-            quote! { #snapshot::write },
-            quote! { #snapshot::read },
+            snapshot.clone(),
+            quote! { shape },
+            quote! { write },
+            quote! { read },
         )
     };
     // Written as text, an integer has no limit of JavaScript's.
@@ -112,28 +81,11 @@ pub(crate) fn derive(input: &DeriveInput, field: &Field) -> TokenStream {
             }
         }
     });
-    let implementation = quote! {
-        #[automatically_derived]
-        impl __factum::Snapshot for #ident {
+    // After a mistake the type may be none that could be asked.
+    let items = if errors.is_empty() {
+        quote! {
             const EXPECTED: &'static str = #snapshot::EXPECTED;
             const CONTENT: __factum::Content = #content;
-
-            fn shape(__shapes: &mut __factum::Shapes) -> __factum::Shape {
-                #shape(__shapes)
-            }
-
-            fn write(
-                &self,
-                __out: __factum::ValueWriter<'_>,
-            ) -> ::core::result::Result<__factum::Written, __factum::EncodeError> {
-                #write(&self.0, __out)
-            }
-
-            fn read(
-                __from: &__factum::JsonValue<'_>,
-            ) -> ::core::result::Result<Self, __factum::Poison> {
-                #read(__from).map(Self)
-            }
 
             fn is_absent(&self) -> bool {
                 #snapshot::is_absent(&self.0)
@@ -143,8 +95,17 @@ pub(crate) fn derive(input: &DeriveInput, field: &Field) -> TokenStream {
                 #snapshot::absent().map(Self)
             }
         }
-
-        #key
+    } else {
+        quote! { const EXPECTED: &'static str = ""; }
     };
-    in_its_own_scope(&krate, &implementation)
+    let implementation = Implementation {
+        krate,
+        items,
+        assertions: TokenStream::new(),
+        rules: quote! { #key },
+        shape: quote! { #form::#shape(__shapes) },
+        write: quote! { #form::#write(&self.0, __out) },
+        read: quote! { #form::#read(__from).map(Self) },
+    };
+    implementation.unless(errors, input)
 }

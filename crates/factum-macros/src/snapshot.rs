@@ -67,8 +67,8 @@ fn derive_object(input: &DeriveInput) -> TokenStream {
     let read = validate.check_read(&quote! { Self { #(#reads)* } });
     let implementation = Implementation {
         krate,
-        expected: "an object".to_owned(),
-        content: quote! {
+        items: quote! {
+            const EXPECTED: &'static str = "an object";
             const CONTENT: __factum::Content = __factum::Content {
                 personal: #personal,
                 ..__factum::Content::PLAIN
@@ -103,10 +103,10 @@ fn derive_choice(input: &DeriveInput, data: &DataEnum) -> TokenStream {
     }
     refuse_event_attributes(&input.attrs, &mut errors);
     let choice = Choice::read(input, data, &mut errors);
+    let expected = choice.expected();
     let implementation = Implementation {
         krate,
-        expected: choice.expected(),
-        content: TokenStream::new(),
+        items: quote! { const EXPECTED: &'static str = #expected; },
         assertions: TokenStream::new(),
         rules: TokenStream::new(),
         shape: choice.shape(),
@@ -133,22 +133,23 @@ fn refuse_event_attributes(attributes: &[Attribute], errors: &mut Errors) {
     }
 }
 
-struct Implementation {
-    krate: Path,
-    expected: String,
-    content: TokenStream,
+/// The code of an implementation.
+pub(crate) struct Implementation {
+    pub(crate) krate: Path,
+    /// `EXPECTED`, and whatever else isn't left to the trait.
+    pub(crate) items: TokenStream,
     /// What only the types show, asked for beside the implementation; also after a mistake.
-    assertions: TokenStream,
+    pub(crate) assertions: TokenStream,
     /// What stands beside the implementation.
-    rules: TokenStream,
-    shape: TokenStream,
-    write: TokenStream,
-    read: TokenStream,
+    pub(crate) rules: TokenStream,
+    pub(crate) shape: TokenStream,
+    pub(crate) write: TokenStream,
+    pub(crate) read: TokenStream,
 }
 
 impl Implementation {
     /// The implementation, or the mistakes.
-    fn unless(self, errors: Errors, input: &DeriveInput) -> TokenStream {
+    pub(crate) fn unless(self, errors: Errors, input: &DeriveInput) -> TokenStream {
         match errors.into_compile_errors() {
             None => self.into_code(input),
             Some(errors) if input.generics.params.is_empty() => {
@@ -171,8 +172,7 @@ impl Implementation {
     fn into_code(self, input: &DeriveInput) -> TokenStream {
         let Implementation {
             krate,
-            expected,
-            content,
+            items,
             assertions,
             rules,
             shape,
@@ -185,8 +185,7 @@ impl Implementation {
 
             #[automatically_derived]
             impl __factum::Snapshot for #ident {
-                const EXPECTED: &'static str = #expected;
-                #content
+                #items
 
                 fn shape(__shapes: &mut __factum::Shapes) -> __factum::Shape {
                     #shape
