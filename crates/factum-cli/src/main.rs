@@ -4,6 +4,7 @@
 //! one JSON object. Exit codes: see [`outcome::Exit`].
 
 mod contract;
+mod list;
 mod migrate;
 mod outcome;
 mod relay;
@@ -18,7 +19,7 @@ use clap::{Parser, Subcommand};
 #[command(
     name = "factum",
     version,
-    after_help = "Exit codes: 0 done; 1 failed, or something is pending or broken; 2 wrong usage, and of `contract` also a file that can't be read; 3 the database is away (`migrate`, `contract readers`).\n\n\
+    after_help = "Exit codes: 0 done; 1 failed, or something is pending or broken; 2 wrong usage, and of `contract` also a file that can't be read; 3 the database is away; 4 refused, with a name of the reason; 130 interrupted.\n\n\
                   Example:\n  DATABASE_URL=postgres://orders:…@localhost:5432/orders factum migrate up"
 )]
 struct Cli {

@@ -17,6 +17,10 @@ pub(crate) enum Exit {
     Usage = 2,
     /// The database can't be reached: start it, or try again later.
     Away = 3,
+    /// It was understood and is refused, for a reason with a name: nothing was done.
+    Refused = 4,
+    /// Ctrl-C.
+    Interrupted = 130,
 }
 
 /// What a command has to say at its end.

@@ -54,7 +54,7 @@ pub use event_type::{EventType, EventTypeError};
 pub use handler_error::HandlerError;
 pub use invalid::Invalid;
 pub use money::{Money, MoneyError};
-pub use outcome::{DeadLetterReason, Failure, Outcome, Retry, decide};
+pub use outcome::{DeadLetterReason, Failure, OnExhausted, Outcome, Retry, RetryStrategy, decide};
 pub use personal::Personal;
 pub use poison::{Poison, PoisonReason, UnknownReason};
 pub use read::{JsonValue, ObjectReader};

@@ -84,13 +84,37 @@ impl fmt::Display for Failure {
     }
 }
 
-/// How often and how fast a consumer retries. The delay doubles from attempt to attempt.
+/// What a consumer does with an event that failed and may succeed later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum RetryStrategy {
+    /// The event's key waits in `parked_event`, its later events behind it, in order; other keys flow.
+    Park,
+    /// The partition waits.
+    PausePartition,
+    /// The event goes to a topic of its own for each delay. The order of its key is lost.
+    Topics,
+}
+
+/// What becomes of a parked key whose first event has failed at every attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[non_exhaustive]
+pub enum OnExhausted {
+    /// The event goes to the dead letters, and the key goes on with the next. The default.
+    #[default]
+    DeadLetter,
+    /// The key is held, with everything behind it, until a person releases it.
+    Hold,
+}
+
+/// How often and how fast a consumer retries, and where an event waits meanwhile (RTRY-1). The delay doubles from
+/// attempt to attempt.
 ///
 /// ```
 /// # use factum_event::Retry;
 /// use std::time::Duration;
 ///
-/// let retry = Retry::pause_partition()
+/// let retry = Retry::park()
 ///     .attempts(4)
 ///     .first_delay(Duration::from_millis(100))
 ///     .max_delay(Duration::from_secs(1));
@@ -99,30 +123,88 @@ impl fmt::Display for Failure {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Retry {
+    strategy: RetryStrategy,
     attempts: u32,
     first_delay: Duration,
     max_delay: Duration,
+    on_exhausted: OnExhausted,
+    parked_per_key: u32,
+    parked_in_all: u32,
+    topic_delays: [Duration; Retry::MAX_TOPICS],
+    topics: usize,
 }
 
 impl Retry {
-    /// Waits with the partition paused: order is kept, and the other partitions go on. 8 attempts,
-    /// 200 ms before the second, at most 30 s before any.
-    pub const fn pause_partition() -> Retry {
+    /// The most retry topics that a topic can have.
+    pub const MAX_TOPICS: usize = 8;
+
+    /// Parks the key: the failed event and the later ones of its key wait in the database, in order, and every
+    /// other key goes on. The default. 8 attempts, 1 s before the second, at most 10 min before any; at most
+    /// 10,000 events of one key wait, and 100,000 of the consumer.
+    pub const fn park() -> Retry {
         Retry {
+            strategy: RetryStrategy::Park,
             attempts: 8,
-            first_delay: Duration::from_millis(200),
-            max_delay: Duration::from_secs(30),
+            first_delay: Duration::from_secs(1),
+            max_delay: Duration::from_mins(10),
+            on_exhausted: OnExhausted::DeadLetter,
+            parked_per_key: 10_000,
+            parked_in_all: 100_000,
+            topic_delays: [Duration::ZERO; Retry::MAX_TOPICS],
+            topics: 0,
         }
     }
 
-    /// How often an event is tried in all, the first time included; 0 counts as 1.
+    /// Waits with the partition paused: order is kept, and the other partitions go on. 8 attempts,
+    /// 200 ms before the second, at most 30 s before any.
+    pub const fn pause_partition() -> Retry {
+        let mut retry = Retry::park();
+        retry.strategy = RetryStrategy::PausePartition;
+        retry.first_delay = Duration::from_millis(200);
+        retry.max_delay = Duration::from_secs(30);
+        retry
+    }
+
+    /// Sends a failed event to `<topic>.retry-<delay>` and takes it from there once the delay is over; after the
+    /// last topic it is a dead letter. **The order of its key is lost**: later events of the key don't wait for it.
+    /// An event is tried once more than there are delays. The start check refuses none and more than
+    /// [`MAX_TOPICS`](Retry::MAX_TOPICS).
+    ///
+    /// ```
+    /// # use factum_event::Retry;
+    /// use std::time::Duration;
+    ///
+    /// let retry = Retry::topics([Duration::from_mins(1), Duration::from_mins(10)]);
+    /// assert_eq!(retry.max_attempts(), 3);
+    /// assert_eq!(retry.horizon(), Duration::from_mins(11));
+    /// ```
+    pub fn topics(delays: impl IntoIterator<Item = Duration>) -> Retry {
+        let mut retry = Retry::park();
+        retry.strategy = RetryStrategy::Topics;
+        retry.topics = 0;
+        for delay in delays {
+            if let Some(place) = retry.topic_delays.get_mut(retry.topics) {
+                *place = delay;
+            }
+            retry.topics = retry.topics.saturating_add(1);
+        }
+        retry.attempts = u32::try_from(retry.topics)
+            .unwrap_or(u32::MAX)
+            .saturating_add(1);
+        retry
+    }
+
+    /// How often an event is tried in all, the first time included; 0 counts as 1. With retry topics their number
+    /// decides, and this changes nothing.
     #[must_use]
     pub const fn attempts(mut self, attempts: u32) -> Retry {
-        self.attempts = if attempts == 0 { 1 } else { attempts };
+        if !matches!(self.strategy, RetryStrategy::Topics) {
+            self.attempts = if attempts == 0 { 1 } else { attempts };
+        }
         self
     }
 
-    /// How long to wait before the second attempt.
+    /// How long to wait before the second attempt. A parked key waits for a random part of it ("full jitter").
     #[must_use]
     pub const fn first_delay(mut self, delay: Duration) -> Retry {
         self.first_delay = delay;
@@ -136,17 +218,79 @@ impl Retry {
         self
     }
 
+    /// What becomes of a parked key after the last attempt. Only parking asks.
+    #[must_use]
+    pub const fn on_exhausted(mut self, on_exhausted: OnExhausted) -> Retry {
+        self.on_exhausted = on_exhausted;
+        self
+    }
+
+    /// How many events of one key may be parked; 0 counts as 1. At the limit the partition waits until there is
+    /// room: order is kept, and nothing is lost.
+    #[must_use]
+    pub const fn parked_per_key(mut self, events: u32) -> Retry {
+        self.parked_per_key = if events == 0 { 1 } else { events };
+        self
+    }
+
+    /// How many events of the consumer may be parked in all, about; 0 counts as 1. At the limit each partition that
+    /// would park another waits until there is room.
+    #[must_use]
+    pub const fn parked_in_all(mut self, events: u32) -> Retry {
+        self.parked_in_all = if events == 0 { 1 } else { events };
+        self
+    }
+
+    /// Where an event waits.
+    pub const fn strategy(&self) -> RetryStrategy {
+        self.strategy
+    }
+
+    /// What becomes of a parked key after the last attempt.
+    pub const fn when_exhausted(&self) -> OnExhausted {
+        self.on_exhausted
+    }
+
+    /// How many events of one key may be parked.
+    pub const fn limit_per_key(&self) -> u32 {
+        self.parked_per_key
+    }
+
+    /// How many events of the consumer may be parked.
+    pub const fn limit_in_all(&self) -> u32 {
+        self.parked_in_all
+    }
+
+    /// The delays of the retry topics, in order; of more than [`MAX_TOPICS`](Retry::MAX_TOPICS) the first ones.
+    pub fn topic_delays(&self) -> &[Duration] {
+        &self.topic_delays[..self.topics.min(Retry::MAX_TOPICS)]
+    }
+
+    /// How many delays [`topics`](Retry::topics) was given.
+    pub const fn topic_count(&self) -> usize {
+        self.topics
+    }
+
     /// How often an event is tried in all: 1 or more.
     pub const fn max_attempts(&self) -> u32 {
         self.attempts
     }
 
     /// How long to wait before an attempt: nothing before the first, then `first_delay` doubled for
-    /// every attempt beyond the second, up to `max_delay`.
+    /// every attempt beyond the second, up to `max_delay`. With retry topics it is the topic's delay.
     pub fn delay_before(&self, attempt: u32) -> Duration {
         let Some(mut doublings) = attempt.checked_sub(2) else {
             return Duration::ZERO;
         };
+        if self.strategy == RetryStrategy::Topics {
+            let place = usize::try_from(doublings).unwrap_or(usize::MAX);
+            let delays = self.topic_delays();
+            return delays
+                .get(place)
+                .or(delays.last())
+                .copied()
+                .unwrap_or(Duration::ZERO);
+        }
         let mut delay = self.first_delay.min(self.max_delay);
         // Fewer than 100 rounds: a nanosecond is doubled 94 times until it exceeds any duration.
         while doublings > 0 && !delay.is_zero() && delay < self.max_delay {
@@ -157,8 +301,14 @@ impl Retry {
     }
 
     /// The sum of all delays: how long a failing event is kept at the longest, without the time that
-    /// its handler takes. Saturates at [`Duration::MAX`].
+    /// its handler takes. Saturates at [`Duration::MAX`]. A held key waits for a person, beyond this.
     pub fn horizon(&self) -> Duration {
+        if self.strategy == RetryStrategy::Topics {
+            return self
+                .topic_delays()
+                .iter()
+                .fold(Duration::ZERO, |sum, delay| sum.saturating_add(*delay));
+        }
         let mut sum = Duration::ZERO;
         for attempt in 2..=self.attempts {
             let delay = self.delay_before(attempt);
@@ -188,12 +338,24 @@ pub enum Outcome {
     Processed,
     /// Its effect was committed before.
     Duplicate,
-    /// It is tried again.
+    /// It is tried again, and its partition waits.
     Retry {
         /// How long to wait.
         after: Duration,
         /// Whether the attempt counts towards the policy's limit.
         counted: bool,
+    },
+    /// Its key is parked: it waits with everything behind it, and other keys go on.
+    Park {
+        /// How long to wait at the longest; a random part of it is waited for.
+        up_to: Duration,
+    },
+    /// Its key stays parked until a person releases it.
+    Hold,
+    /// It goes to a retry topic.
+    RetryTopic {
+        /// The topic's place among [`Retry::topic_delays`], and so its delay.
+        step: usize,
     },
     /// It goes to the dead letters, and the partition moves on.
     DeadLetter {
@@ -280,7 +442,7 @@ impl FromStr for DeadLetterReason {
 /// | failure | outcome |
 /// |---|---|
 /// | poison, permanent, out of window | dead letter at once (RTRY-2) |
-/// | transient, timed out, panicked, swallowed SQL error | retried with a delay, dead letter after the last attempt (RTRY-1) |
+/// | transient, timed out, panicked, swallowed SQL error | parked, retried or sent to a retry topic, as the policy says; after the last attempt a dead letter, or held (RTRY-1) |
 /// | infrastructure | retried, not counted, never a dead letter |
 ///
 /// ```
@@ -314,14 +476,22 @@ pub fn decide(failure: &Failure, attempt: u32, policy: &Retry) -> Outcome {
         | Failure::Panicked
         | Failure::SwallowedSqlError => {
             if attempt >= policy.max_attempts() {
-                Outcome::DeadLetter {
-                    reason: DeadLetterReason::AttemptsExhausted,
-                }
-            } else {
-                Outcome::Retry {
+                return match (policy.strategy, policy.on_exhausted) {
+                    (RetryStrategy::Park, OnExhausted::Hold) => Outcome::Hold,
+                    _ => Outcome::DeadLetter {
+                        reason: DeadLetterReason::AttemptsExhausted,
+                    },
+                };
+            }
+            match policy.strategy {
+                RetryStrategy::PausePartition => Outcome::Retry {
                     after,
                     counted: true,
-                }
+                },
+                RetryStrategy::Park => Outcome::Park { up_to: after },
+                RetryStrategy::Topics => Outcome::RetryTopic {
+                    step: usize::try_from(attempt - 1).unwrap_or(usize::MAX),
+                },
             }
         }
     }

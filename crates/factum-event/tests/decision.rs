@@ -138,7 +138,7 @@ fn case_43_a_database_that_is_away_for_hours_makes_no_dead_letter() {
 
 #[test]
 fn delays_double_up_to_the_limit() {
-    let policy = Retry::default();
+    let policy = Retry::pause_partition();
     let millis: Vec<u128> = (0..=11)
         .map(|n| policy.delay_before(n).as_millis())
         .collect();
@@ -161,13 +161,18 @@ fn the_horizon_is_the_sum_of_the_delays() {
         });
         assert_eq!(policy.horizon(), sum, "{policy:?}");
     }
-    assert_eq!(Retry::default().horizon(), Duration::from_millis(25_400));
+    assert_eq!(
+        Retry::pause_partition().horizon(),
+        Duration::from_millis(25_400)
+    );
     for first in [Duration::ZERO, Duration::from_nanos(1), Duration::MAX] {
         // Known at once, however many attempts there are.
-        let endless = Retry::default().attempts(u32::MAX).first_delay(first);
+        let endless = Retry::pause_partition()
+            .attempts(u32::MAX)
+            .first_delay(first);
         assert_eq!(endless.horizon().is_zero(), first.is_zero());
     }
-    let endless = Retry::default().attempts(u32::MAX);
+    let endless = Retry::pause_partition().attempts(u32::MAX);
     assert!(endless.horizon() > Duration::from_secs(30 * 4_000_000_000));
 }
 

@@ -27,8 +27,8 @@ use std::fmt;
 
 macro_rules! points {
     ($($(#[$doc:meta])* $point:ident = $name:literal),* $(,)?) => {
-        /// A place on an event's path. The list is the path, in order: the relay's half, then the
-        /// consumer's.
+        /// A place on an event's path. The list is the path, in order: the relay's half, the
+        /// consumer's, then what comes later: the retrier, a replay, calls.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Point {
             $($(#[$doc])* $point,)*
@@ -88,6 +88,10 @@ points! {
     DeadLetterBefore = "dead-letter.before",
     /// A dead letter is written.
     DeadLetterAfter = "dead-letter.after",
+    /// A parked event is about to be written.
+    ParkBefore = "park.before",
+    /// A parked event is written, in an open transaction.
+    ParkAfter = "park.after",
     /// The handlers are about to be called.
     HandleBefore = "handle.before",
     /// A handler has made the first of its writes. The handler itself passes this point.
@@ -110,6 +114,46 @@ points! {
     OffsetCommitBefore = "offset-commit.before",
     /// The broker has answered the commit of the offsets.
     OffsetCommitAfter = "offset-commit.after",
+    /// The retrier asks for a parked key that is due.
+    RetryClaimBefore = "retry-claim.before",
+    /// The retrier holds the first event of a parked key.
+    RetryClaimAfter = "retry-claim.after",
+    /// The retrier is about to take a parked event out, its handler having succeeded.
+    RetrySettleBefore = "retry-settle.before",
+    /// The retrier has taken a parked event out, in an open transaction.
+    RetrySettleAfter = "retry-settle.after",
+    /// The retrier is about to free a key behind which nothing waits.
+    UnparkBefore = "unpark.before",
+    /// The retrier has freed a key.
+    UnparkAfter = "unpark.after",
+    /// A replay asks for its next item.
+    ReplayClaimBefore = "replay-claim.before",
+    /// A replay holds an item.
+    ReplayClaimAfter = "replay-claim.after",
+    /// A replay is about to mark an item, in its open transaction.
+    ReplaySettleBefore = "replay-settle.before",
+    /// A replay has marked an item, in its open transaction.
+    ReplaySettleAfter = "replay-settle.after",
+    /// A call is about to be written, in a handler's transaction.
+    CallWriteBefore = "call-write.before",
+    /// A call is written, in a handler's transaction.
+    CallWriteAfter = "call-write.after",
+    /// The caller asks for calls that are due.
+    CallClaimBefore = "call-claim.before",
+    /// The caller holds a call, and has said so in the table.
+    CallClaimAfter = "call-claim.after",
+    /// A call is about to be sent.
+    CallSendBefore = "call-send.before",
+    /// A call's response, or its failure, is there.
+    CallSendAfter = "call-send.after",
+    /// A call's response is about to be recorded.
+    CallRecordBefore = "call-record.before",
+    /// A call's response is recorded.
+    CallRecordAfter = "call-record.after",
+    /// A response's handler is about to be called, in its transaction.
+    CallAnswerBefore = "call-answer.before",
+    /// A response's handler has returned, and its transaction is about to be committed.
+    CallAnswerAfter = "call-answer.after",
 }
 
 impl fmt::Display for Point {

@@ -5,7 +5,9 @@
 //! tool of your own; `up` then finds them applied.
 //!
 //! Tables, in the first schema of the `search_path`: `outbox`, `relay_lease`, `processed_event`
-//! (its partitions are [`maintain`](crate::maintain)'s), `dead_letter`, `event_reader`, `factum_migration`.
+//! (its partitions are [`maintain`](crate::maintain)'s), `dead_letter`, `event_reader`, `parked_key`, `parked_event`,
+//! `dead_letter_group`, `dead_letter_delta`, `instance`, `replay_run`, `replay_item`, `audit`, `outbound_call`,
+//! `factum_migration`.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -44,6 +46,26 @@ const MIGRATIONS: &[Migration] = &[
         version: 2,
         name: "event_reader",
         sql: include_str!("../migrations/0002_event_reader.sql"),
+    },
+    Migration {
+        version: 3,
+        name: "parking",
+        sql: include_str!("../migrations/0003_parking.sql"),
+    },
+    Migration {
+        version: 4,
+        name: "outbox_record",
+        sql: include_str!("../migrations/0004_outbox_record.sql"),
+    },
+    Migration {
+        version: 5,
+        name: "replay",
+        sql: include_str!("../migrations/0005_replay.sql"),
+    },
+    Migration {
+        version: 6,
+        name: "outbound_call",
+        sql: include_str!("../migrations/0006_outbound_call.sql"),
     },
 ];
 

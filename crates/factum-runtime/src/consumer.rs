@@ -13,11 +13,11 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::handler::{BatchHandler, ErasedHandler, Handler, PerBatch, PerEvent};
-use crate::lane::{
-    ConsumerStats, Lane, LaneContext, LaneError, TombstonePolicy, TypeCounter, UnknownPolicy,
-};
+use crate::lane::{Lane, LaneError, TombstonePolicy, UnknownPolicy};
 use crate::problem::Problem;
 use crate::readers::Readers;
+use crate::stats::{ConsumerStats, TypeCounter};
+use crate::worker::HandlingContext;
 
 /// Records in one transaction at most; beyond it a transaction only holds its locks longer.
 const DEFAULT_BATCH_LIMIT: usize = 500;
@@ -270,7 +270,7 @@ impl Consumer {
             stats: stats.clone(),
             db: context.db.clone(),
         };
-        let lane_context = Arc::new(LaneContext {
+        let lane_context = Arc::new(HandlingContext {
             consumer: self.name.clone(),
             registry: self.registry,
             handlers: self.handlers,

@@ -6,6 +6,7 @@ mod consumer;
 mod handler;
 mod lane;
 mod maintenance;
+mod metric;
 mod parts;
 mod problem;
 mod readers;
@@ -13,17 +14,20 @@ mod relay;
 mod service;
 mod signals;
 mod start_check;
+mod stats;
 mod work_list;
+mod worker;
 
 pub use cloud_events::{CloudEventsSource, CloudEventsSourceError};
 pub use config::{Config, ConfigError, Profile};
 pub use consumer::{Consumer, ConsumerError};
 pub use factum_kafka::StartAt;
 pub use handler::{BatchHandler, Handler, Tx};
-pub use lane::{ConsumerStats, LaneError, TombstonePolicy, TypeStats, UnknownPolicy};
+pub use lane::{LaneError, TombstonePolicy, UnknownPolicy};
 pub use problem::Problem;
 pub use relay::{Relay, RelayError, RelayStats};
 pub use service::{Service, ServiceBuilder, ServiceError};
+pub use stats::{ConsumerStats, TypeStats};
 
 // What the command and the facade take from below, so that each depends on this crate alone.
 pub use factum_kafka::{KafkaSettings, SaslMechanism, Security};

@@ -8,7 +8,7 @@ use factum_event::TakenType;
 use factum_postgres::{Database, Reading, record_readers};
 use tokio_util::sync::CancellationToken;
 
-use crate::lane::{ConsumerStats, TypeStats};
+use crate::stats::{ConsumerStats, TypeStats};
 
 /// How often a consumer says what it takes.
 const INTERVAL: Duration = Duration::from_secs(30);

@@ -10,8 +10,8 @@ use factum_event::EventType;
 use factum_runtime::{Database, DatabaseError, ErrorKind, EventReader, event_readers};
 use serde_json::{Value, json};
 use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
+use crate::list::moment;
 use crate::outcome::{Exit, Failure, Report};
 use crate::target::{Done, Target};
 
@@ -275,11 +275,4 @@ fn table(versions: &[Version<'_>]) -> Table {
         }
     }
     table
-}
-
-fn moment(at: OffsetDateTime) -> String {
-    at.replace_nanosecond(0)
-        .ok()
-        .and_then(|at| at.format(&Rfc3339).ok())
-        .unwrap_or_else(|| at.to_string())
 }

@@ -1,0 +1,765 @@
+//! A database session that takes records through the dedup transaction, for whoever has records: a lane, the
+//! retrier, a replay.
+//!
+//! One transaction is `BEGIN, dedup, handlers, guard + COMMIT`. What a [`Ledger`] adds to it (whose records these
+//! are, and what becomes of the place where they were kept) commits with the effect or not at all.
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use factum_event::{
+    AnyEnvelope, DeadLetterReason, Decoded, EventId, Failure, Poison, Registry, Retry, TraceContext,
+};
+use factum_fault::Point;
+use factum_kafka::Record;
+use factum_postgres::{
+    CommitError, Database, DatabaseError, DeadLetter, DedupVerdict, ErrorKind, RollbackError,
+    Session, TransactionId, classify, describe,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::handler::{CallError, CallLimits, Delivery, ErasedHandler, RunError, Tx};
+use crate::lane::{LaneError, TombstonePolicy, UnknownPolicy};
+use crate::stats::{ConsumerStats, Tally, add};
+
+/// Immediate re-runs of a transaction that PostgreSQL broke off (40001, 40P01) before the conflict
+/// counts as a failure of the handler.
+const CONFLICT_RETRIES: u32 = 10;
+const OUTAGE_FIRST_DELAY: Duration = Duration::from_millis(100);
+const OUTAGE_MAX_DELAY: Duration = Duration::from_secs(5);
+
+/// What everything that handles a consumer's events shares.
+pub(crate) struct HandlingContext {
+    pub(crate) consumer: String,
+    pub(crate) registry: Registry,
+    pub(crate) handlers: HashMap<&'static str, Arc<dyn ErasedHandler>>,
+    pub(crate) retry: Retry,
+    pub(crate) handler_timeout: Duration,
+    pub(crate) batch_limit: usize,
+    pub(crate) tombstones: TombstonePolicy,
+    pub(crate) unknown_types: UnknownPolicy,
+    pub(crate) db: Database,
+    pub(crate) stats: Arc<ConsumerStats>,
+}
+
+/// Why an attempt, or whoever asked for it, didn't go on.
+pub(crate) enum Halt {
+    /// Revoked or stopping: what isn't committed comes again elsewhere.
+    Draining,
+    Failed(LaneError),
+}
+
+/// How one transaction ended badly. Nothing of it is committed.
+pub(crate) enum AttemptError {
+    /// Of the attempted records, these failed together.
+    Records {
+        range: Range<usize>,
+        failure: Failure,
+    },
+    /// PostgreSQL broke the transaction off so that another could go on.
+    Conflict {
+        range: Range<usize>,
+    },
+    /// Not an event's fault: the database is away, or a COMMIT's outcome is unknown.
+    Outage(String),
+    Halt(Halt),
+}
+
+/// A record, decoded, on its way through one attempt.
+enum Item {
+    Event {
+        envelope: AnyEnvelope,
+        trace: Option<TraceContext>,
+    },
+    Duplicate,
+    DeadLetter {
+        reason: DeadLetterReason,
+        poison: Option<Poison>,
+    },
+    Unknown,
+    Tombstone,
+}
+
+/// What one committed transaction did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Attempted {
+    /// Events whose effect was committed.
+    pub(crate) processed: usize,
+    /// Events that had been processed before.
+    pub(crate) duplicates: usize,
+    /// Records that were set aside in the same transaction.
+    pub(crate) dead_lettered: usize,
+}
+
+/// What else belongs to the transaction: where the records were kept, and whose they are.
+///
+/// A lane's records are kept by Kafka, so that there is nothing to do: [`Streamed`].
+pub(crate) trait Ledger: Send {
+    /// Whether the records come from a table. What no handler is registered for is then a dead letter whatever the
+    /// policy: it was set aside once and is not dropped now (RTRY-X2).
+    const STORED: bool;
+
+    /// Right after BEGIN: makes the records this transaction's own. `false` if they are no longer there to be
+    /// handled; the transaction then ends with nothing done.
+    fn claim(
+        &mut self,
+        session: &mut Session,
+    ) -> impl Future<Output = Result<bool, DatabaseError>> + Send;
+
+    /// Right before COMMIT, the handlers having succeeded.
+    fn settle(
+        &mut self,
+        session: &mut Session,
+        done: Attempted,
+    ) -> impl Future<Output = Result<(), DatabaseError>> + Send;
+}
+
+/// Records of a topic: the offset is their ledger, and it moves after the COMMIT.
+pub(crate) struct Streamed;
+
+impl Ledger for Streamed {
+    const STORED: bool = false;
+
+    async fn claim(&mut self, _: &mut Session) -> Result<bool, DatabaseError> {
+        Ok(true)
+    }
+
+    async fn settle(&mut self, _: &mut Session, _: Attempted) -> Result<(), DatabaseError> {
+        Ok(())
+    }
+}
+
+/// What is written about a record in a transaction of its own, no handler being called.
+pub(crate) trait Entry: Sync {
+    /// Writes it.
+    fn write(
+        &self,
+        session: &mut Session,
+    ) -> impl Future<Output = Result<(), DatabaseError>> + Send;
+}
+
+/// One session and what it is used for; see the module.
+pub(crate) struct Worker {
+    pub(crate) context: Arc<HandlingContext>,
+    session: Option<Session>,
+    /// Ends the work between two transactions.
+    drain: CancellationToken,
+    /// Gives the open transaction up.
+    abort: CancellationToken,
+}
+
+impl Worker {
+    pub(crate) fn new(
+        context: Arc<HandlingContext>,
+        drain: CancellationToken,
+        abort: CancellationToken,
+    ) -> Worker {
+        Worker {
+            context,
+            session: None,
+            drain,
+            abort,
+        }
+    }
+
+    /// Says goodbye to the database.
+    pub(crate) async fn close(mut self) {
+        if let Some(session) = self.session.take() {
+            session.close().await;
+        }
+    }
+
+    /// Waits, unless the work is to end meanwhile.
+    pub(crate) async fn pause(&self, delay: Duration) -> Result<(), Halt> {
+        tokio::select! {
+            () = self.drain.cancelled() => Err(Halt::Draining),
+            () = tokio::time::sleep(delay) => Ok(()),
+        }
+    }
+
+    /// Writes an entry in a transaction of its own; an outage of the database is waited out.
+    pub(crate) async fn write(&mut self, entry: &impl Entry) -> Result<(), Halt> {
+        let mut delay = OUTAGE_FIRST_DELAY;
+        loop {
+            match self.try_write(entry).await {
+                Ok(()) => return Ok(()),
+                Err(reason) => self.wait_out(&reason, &mut delay).await?,
+            }
+        }
+    }
+
+    async fn try_write(&mut self, entry: &impl Entry) -> Result<(), String> {
+        let context = self.context.clone();
+        let result = async {
+            let session = open(&mut self.session, &context.db).await?;
+            factum_fault::at(Point::BeginBefore);
+            session.begin().await?;
+            factum_fault::at(Point::BeginAfter);
+            let xid = session.transaction_id().await?;
+            entry.write(session).await?;
+            Ok::<_, DatabaseError>((session, xid))
+        }
+        .await;
+        let ended = match result {
+            Ok((session, xid)) => {
+                factum_fault::at(Point::CommitBefore);
+                let committed = session.commit(xid).await;
+                factum_fault::at(Point::CommitAfter);
+                committed.map_err(|error| error.to_string())
+            }
+            Err(error) => Err(error.to_string()),
+        };
+        if ended.is_err() {
+            self.discard_session();
+        }
+        ended
+    }
+
+    /// Runs one transaction until it has an outcome that is the records' own: outages of the
+    /// database are waited out and conflicts are run again, and neither counts as an attempt.
+    pub(crate) async fn attempt_through_outages(
+        &mut self,
+        records: &[Record],
+        ledger: &mut impl Ledger,
+    ) -> Result<Attempted, AttemptError> {
+        let mut delay = OUTAGE_FIRST_DELAY;
+        let mut conflicts = 0;
+        loop {
+            if self.drain.is_cancelled() {
+                return Err(AttemptError::Halt(Halt::Draining));
+            }
+            match self.attempt(records, ledger).await {
+                Err(AttemptError::Outage(reason)) => {
+                    add(&self.context.stats.reruns, 1);
+                    self.wait_out(&reason, &mut delay)
+                        .await
+                        .map_err(AttemptError::Halt)?;
+                }
+                Err(AttemptError::Conflict { range }) => {
+                    add(&self.context.stats.reruns, 1);
+                    conflicts += 1;
+                    if conflicts > CONFLICT_RETRIES {
+                        let failure = Failure::Transient {
+                            description: "conflicts with other transactions (40001 or 40P01)"
+                                .into(),
+                        };
+                        return Err(AttemptError::Records { range, failure });
+                    }
+                    let wait = Duration::from_millis(fastrand::u64(1..=10 * u64::from(conflicts)));
+                    self.pause(wait).await.map_err(AttemptError::Halt)?;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    async fn wait_out(&mut self, reason: &str, delay: &mut Duration) -> Result<(), Halt> {
+        tracing::warn!(consumer = %self.context.consumer, reason, delay_ms = delay.as_millis() as u64,
+            "waits for the database; nothing is set aside");
+        self.pause(*delay).await?;
+        *delay = (*delay * 2).min(OUTAGE_MAX_DELAY);
+        Ok(())
+    }
+
+    fn discard_session(&mut self) {
+        if let Some(session) = self.session.take() {
+            session.discard();
+        }
+    }
+
+    /// One transaction over `records`.
+    async fn attempt<L: Ledger>(
+        &mut self,
+        records: &[Record],
+        ledger: &mut L,
+    ) -> Result<Attempted, AttemptError> {
+        let context = self.context.clone();
+        factum_fault::at(Point::DecodeBefore);
+        let mut items: Vec<Item> = records
+            .iter()
+            .map(|r| context.decode(r, L::STORED))
+            .collect();
+        factum_fault::at(Point::DecodeAfter);
+        let ids: Vec<EventId> = items.iter().filter_map(Item::event_id).collect();
+        let skipped = Skipped::count(&items);
+        if skipped.unknown + skipped.tombstones == records.len() {
+            skipped.record(&context.stats);
+            return Ok(Attempted::default());
+        }
+
+        // BEGIN and dedup.
+        let begun = async {
+            let session = open(&mut self.session, &context.db).await?;
+            factum_fault::at(Point::BeginBefore);
+            session.begin().await?;
+            factum_fault::at(Point::BeginAfter);
+            if !ledger.claim(session).await? {
+                session.rollback().await?;
+                return Ok(None);
+            }
+            if ids.is_empty() {
+                let xid = session.transaction_id().await?;
+                return Ok(Some((session, xid, Vec::new())));
+            }
+            factum_fault::at(Point::DedupBefore);
+            let dedup = session.dedup(&context.consumer, &ids).await?;
+            factum_fault::at(Point::DedupAfter);
+            // Dedup has begun anew for ids outside of the window: what was claimed is to be claimed again.
+            let anew = dedup.verdicts.contains(&DedupVerdict::OutOfWindow);
+            if anew && !ledger.claim(session).await? {
+                session.rollback().await?;
+                return Ok(None);
+            }
+            Ok::<_, DatabaseError>(Some((session, dedup.xid, dedup.verdicts)))
+        }
+        .await;
+        let (session, xid, verdicts) = match begun {
+            Ok(Some(begun)) => begun,
+            Ok(None) => return Ok(Attempted::default()),
+            Err(error) => {
+                let failed = self.begin_failed(&error, records.len());
+                self.discard_session();
+                return Err(failed);
+            }
+        };
+
+        // What dedup says, and the letters that need no handler.
+        let mut duplicates = 0;
+        let mut verdict = verdicts.into_iter();
+        let mut fresh: Vec<(usize, EventId)> = Vec::with_capacity(ids.len());
+        let mut tally = Tally::default();
+        for (index, item) in items.iter_mut().enumerate() {
+            let Item::Event { envelope, .. } = &*item else {
+                continue;
+            };
+            let (id, sent_as) = (envelope.id(), envelope.sent_as());
+            match verdict.next() {
+                Some(DedupVerdict::Fresh) => {
+                    tally.add(sent_as, 1, 0);
+                    fresh.push((index, id));
+                }
+                Some(DedupVerdict::Duplicate) => {
+                    tally.add(sent_as, 0, 1);
+                    duplicates += 1;
+                    *item = Item::Duplicate;
+                }
+                Some(DedupVerdict::OutOfWindow) | None => {
+                    *item = Item::DeadLetter {
+                        reason: DeadLetterReason::OutOfWindow,
+                        poison: None,
+                    };
+                }
+            }
+        }
+        let mut letters = 0;
+        for (record, item) in records.iter().zip(&items) {
+            let Item::DeadLetter { reason, poison } = item else {
+                continue;
+            };
+            let mut letter = context.letter(record, *reason);
+            if let Some(poison) = poison {
+                letter.path = Some(poison.path().to_owned());
+                letter.error = poison.to_string();
+            }
+            factum_fault::at(Point::DeadLetterBefore);
+            let written = session
+                .dead_letter(&letter.row(&context.consumer, record))
+                .await;
+            factum_fault::at(Point::DeadLetterAfter);
+            if let Err(error) = written {
+                let failed = self.begin_failed(&error, records.len());
+                self.discard_session();
+                return Err(failed);
+            }
+            letters += 1;
+        }
+
+        // The handlers.
+        let limits = CallLimits {
+            timeout: context.handler_timeout,
+            abort: self.abort.clone(),
+        };
+        let place = Place {
+            topic: records[0].topic.to_string(),
+            partition: records[0].partition,
+            event_types: context.types_of(&items),
+        };
+        let processed = fresh.len();
+        factum_fault::at(Point::HandleBefore);
+        let handled = run_handlers(&context, session, items, &limits).await;
+        factum_fault::at(Point::HandleAfter);
+        if let Err((range, error)) = handled {
+            let unfinished: Vec<EventId> = fresh
+                .iter()
+                .filter(|(index, _)| *index >= range.start)
+                .map(|f| f.1)
+                .collect();
+            return Err(self
+                .handler_failed(xid, range, error, &unfinished, &place)
+                .await);
+        }
+        let done = Attempted {
+            processed,
+            duplicates,
+            dead_lettered: letters,
+        };
+        if let Err(error) = ledger.settle(session, done).await {
+            let failed = self.begin_failed(&error, records.len());
+            self.discard_session();
+            return Err(failed);
+        }
+
+        factum_fault::at(Point::CommitBefore);
+        let committed = session.commit(xid).await;
+        factum_fault::at(Point::CommitAfter);
+        match committed {
+            Ok(()) => {
+                add(&context.stats.transactions, 1);
+                add(&context.stats.processed, processed);
+                add(&context.stats.duplicates, duplicates);
+                add(&context.stats.dead_lettered, letters);
+                skipped.record(&context.stats);
+                tally.record(&context.stats);
+                Ok(done)
+            }
+            Err(error) => {
+                // Only records with a fresh event can be to blame.
+                let blamed = match (fresh.first(), fresh.last()) {
+                    (Some(first), Some(last)) => first.0..last.0 + 1,
+                    _ => 0..records.len(),
+                };
+                Err(self.commit_failed(error, blamed, &place))
+            }
+        }
+    }
+
+    fn begin_failed(&self, error: &DatabaseError, records: usize) -> AttemptError {
+        match error.kind() {
+            ErrorKind::Conflict => AttemptError::Conflict { range: 0..records },
+            // A lock that another owner of this partition still holds, or a database that can't
+            // answer as it should: neither is an event's fault.
+            _ => AttemptError::Outage(error.to_string()),
+        }
+    }
+
+    /// A handler didn't succeed: rolls back, and says whose fault it is.
+    async fn handler_failed(
+        &mut self,
+        xid: TransactionId,
+        range: Range<usize>,
+        error: CallError,
+        unfinished: &[EventId],
+        place: &Place,
+    ) -> AttemptError {
+        let context = self.context.clone();
+        let interrupted = !matches!(error, CallError::Failed(_));
+        let Some(session) = self.session.as_mut() else {
+            return AttemptError::Outage("the session is gone".into());
+        };
+        if interrupted {
+            // The call was dropped in the middle of a statement: that connection is lost, and its
+            // transaction dies with it. A COMMIT that the handler typed before doesn't.
+            session.sever();
+        }
+        match session
+            .rollback_after_failure(&context.consumer, xid, unfinished)
+            .await
+        {
+            Ok(()) => {}
+            Err(RollbackError::TransactionEnded { committed }) => {
+                self.discard_session();
+                return self.transaction_ended(committed, place);
+            }
+            Err(error @ RollbackError::NotTakenBack { .. }) => {
+                self.discard_session();
+                return AttemptError::Halt(Halt::Failed(LaneError::NotTakenBack {
+                    consumer: context.consumer.clone(),
+                    what: error.to_string(),
+                }));
+            }
+            Err(RollbackError::Database(error)) => {
+                self.discard_session();
+                if !interrupted {
+                    return AttemptError::Outage(error.to_string());
+                }
+                // As expected after `sever`: nothing of the transaction stands.
+            }
+            Err(error) => {
+                self.discard_session();
+                return AttemptError::Outage(error.to_string());
+            }
+        }
+        let failure = match error {
+            CallError::Aborted => return AttemptError::Halt(Halt::Draining),
+            CallError::TimedOut => Failure::TimedOut,
+            CallError::Panicked => Failure::Panicked,
+            CallError::Failed(error) => {
+                let source = error.source();
+                if source.and_then(|s| classify(s)) == Some(ErrorKind::Conflict) {
+                    return AttemptError::Conflict { range };
+                }
+                let description = source
+                    .and_then(|s| describe(s))
+                    .unwrap_or_else(|| error.describe());
+                if error.is_permanent() {
+                    Failure::Permanent { description }
+                } else {
+                    Failure::Transient { description }
+                }
+            }
+        };
+        AttemptError::Records { range, failure }
+    }
+
+    fn commit_failed(
+        &mut self,
+        error: CommitError,
+        blamed: Range<usize>,
+        place: &Place,
+    ) -> AttemptError {
+        match error {
+            CommitError::SwallowedError => AttemptError::Records {
+                range: blamed,
+                failure: Failure::SwallowedSqlError,
+            },
+            CommitError::TransactionEnded { committed } => {
+                self.discard_session();
+                self.transaction_ended(committed, place)
+            }
+            CommitError::Conflict => AttemptError::Conflict { range: blamed },
+            // Unknown: it may have been committed. The same ids go through dedup again.
+            CommitError::Unknown(error) => {
+                self.discard_session();
+                AttemptError::Outage(format!("the outcome of a COMMIT is unknown: {error}"))
+            }
+            // The database answered COMMIT with an error: a deferred constraint of a handler's rows.
+            CommitError::Database(error) => {
+                self.discard_session();
+                match error.kind() {
+                    ErrorKind::Unavailable => AttemptError::Outage(error.to_string()),
+                    _ => AttemptError::Records {
+                        range: blamed,
+                        failure: Failure::Transient {
+                            description: error.to_string(),
+                        },
+                    },
+                }
+            }
+            other => {
+                self.discard_session();
+                AttemptError::Outage(other.to_string())
+            }
+        }
+    }
+
+    fn transaction_ended(&self, committed: bool, place: &Place) -> AttemptError {
+        AttemptError::Halt(Halt::Failed(LaneError::TransactionEnded {
+            consumer: self.context.consumer.clone(),
+            topic: place.topic.clone(),
+            partition: place.partition,
+            event_types: place.event_types.clone(),
+            typed: if committed { "COMMIT" } else { "ROLLBACK" },
+        }))
+    }
+}
+
+/// Where a batch came from, for an error that stops its consumer.
+struct Place {
+    topic: String,
+    partition: i32,
+    event_types: String,
+}
+
+/// The lane's session, opened if there is none.
+async fn open<'s>(
+    slot: &'s mut Option<Session>,
+    db: &Database,
+) -> Result<&'s mut Session, DatabaseError> {
+    if slot.is_none() {
+        *slot = Some(Session::open(db).await?);
+    }
+    Ok(slot.as_mut().expect("it was filled just now"))
+}
+
+/// Gives each run of consecutive events of one type to its handler.
+///
+/// On failure: the indices (into `items`) that were not handled, and why.
+async fn run_handlers(
+    context: &HandlingContext,
+    session: &mut Session,
+    items: Vec<Item>,
+    limits: &CallLimits,
+) -> Result<(), (Range<usize>, CallError)> {
+    let mut tx = Tx::new(session.conn());
+    let mut run: Vec<Delivery> = Vec::new();
+    let mut places: Vec<usize> = Vec::new();
+    let mut current: Option<&'static str> = None;
+    let mut events = items
+        .into_iter()
+        .enumerate()
+        .filter_map(|(index, item)| match item {
+            Item::Event { envelope, trace } => Some((index, Delivery { envelope, trace })),
+            _ => None,
+        });
+    loop {
+        let next = events.next();
+        let next_type = next.as_ref().map(|(_, d)| d.envelope.event_type());
+        if next_type != current && !run.is_empty() {
+            let event_type = current.expect("a run has a type");
+            // The registry holds exactly the types that have a handler.
+            let handler = &context.handlers[event_type];
+            let result = handler.run(std::mem::take(&mut run), &mut tx, limits).await;
+            let places = std::mem::take(&mut places);
+            if let Err(RunError { from, to, error }) = result {
+                return Err((places[from]..places[to - 1] + 1, error));
+            }
+        }
+        current = next_type;
+        let Some((index, delivery)) = next else {
+            return Ok(());
+        };
+        places.push(index);
+        run.push(delivery);
+    }
+}
+
+impl Item {
+    fn event_id(&self) -> Option<EventId> {
+        match self {
+            Item::Event { envelope, .. } => Some(envelope.id()),
+            _ => None,
+        }
+    }
+}
+
+/// Records that need no transaction.
+struct Skipped {
+    unknown: usize,
+    tombstones: usize,
+}
+
+impl Skipped {
+    fn count(items: &[Item]) -> Skipped {
+        Skipped {
+            unknown: items.iter().filter(|i| matches!(i, Item::Unknown)).count(),
+            tombstones: items
+                .iter()
+                .filter(|i| matches!(i, Item::Tombstone))
+                .count(),
+        }
+    }
+
+    fn record(&self, stats: &ConsumerStats) {
+        add(&stats.unknown, self.unknown);
+        add(&stats.tombstones, self.tombstones);
+    }
+}
+
+impl HandlingContext {
+    fn decode(&self, record: &Record, stored: bool) -> Item {
+        match self.registry.decode(record.value.as_deref()) {
+            Decoded::Event(envelope) => Item::Event {
+                envelope,
+                trace: header(record, "traceparent"),
+            },
+            Decoded::Poison(poison) => Item::DeadLetter {
+                reason: DeadLetterReason::Poison(poison.reason()),
+                poison: Some(poison),
+            },
+            Decoded::Unknown { .. } => match self.unknown_types {
+                UnknownPolicy::Skip if !stored => Item::Unknown,
+                UnknownPolicy::Skip | UnknownPolicy::DeadLetter => Item::DeadLetter {
+                    reason: DeadLetterReason::UnknownType,
+                    poison: None,
+                },
+            },
+            Decoded::Tombstone => match self.tombstones {
+                TombstonePolicy::Skip if !stored => Item::Tombstone,
+                TombstonePolicy::Skip | TombstonePolicy::DeadLetter => Item::DeadLetter {
+                    reason: DeadLetterReason::Tombstone,
+                    poison: None,
+                },
+            },
+        }
+    }
+
+    /// A dead letter for `record`. Its id and type come from the body if that can be read, else
+    /// from the headers.
+    pub(crate) fn letter(&self, record: &Record, reason: DeadLetterReason) -> Letter {
+        let (event_id, event_type) = match self.registry.decode(record.value.as_deref()) {
+            Decoded::Event(envelope) => (Some(envelope.id()), Some(envelope.sent_as().to_owned())),
+            Decoded::Unknown { event_type } => (header(record, "event-id"), Some(event_type)),
+            Decoded::Poison(_) | Decoded::Tombstone => {
+                (header(record, "event-id"), header(record, "event-type"))
+            }
+        };
+        Letter {
+            reason,
+            path: None,
+            error: reason.to_string(),
+            attempts: 1,
+            first_failed_at: None,
+            event_id,
+            event_type,
+            headers: record
+                .headers
+                .iter()
+                .map(|(name, value)| (name.to_owned(), value.map(<[u8]>::to_vec)))
+                .collect(),
+        }
+    }
+
+    fn types_of(&self, items: &[Item]) -> String {
+        let mut types: Vec<&str> = items
+            .iter()
+            .filter_map(|item| match item {
+                Item::Event { envelope, .. } => Some(envelope.event_type()),
+                _ => None,
+            })
+            .collect();
+        types.sort_unstable();
+        types.dedup();
+        types.join(", ")
+    }
+}
+
+/// A header that holds text of that form.
+fn header<T: std::str::FromStr>(record: &Record, name: &str) -> Option<T> {
+    std::str::from_utf8(record.header(name)?).ok()?.parse().ok()
+}
+
+/// A dead letter in the making.
+pub(crate) struct Letter {
+    pub(crate) reason: DeadLetterReason,
+    pub(crate) path: Option<String>,
+    pub(crate) error: String,
+    pub(crate) attempts: u32,
+    pub(crate) first_failed_at: Option<time::OffsetDateTime>,
+    pub(crate) event_id: Option<EventId>,
+    pub(crate) event_type: Option<String>,
+    pub(crate) headers: Vec<(String, Option<Vec<u8>>)>,
+}
+
+impl Letter {
+    pub(crate) fn row<'a>(&'a self, consumer: &'a str, record: &'a Record) -> DeadLetter<'a> {
+        DeadLetter {
+            consumer,
+            topic: &record.topic,
+            partition: record.partition,
+            offset: record.offset,
+            key: record.key.as_deref(),
+            value: record.value.as_deref(),
+            headers: &self.headers,
+            event_id: self.event_id,
+            event_type: self.event_type.as_deref(),
+            reason: self.reason.as_str(),
+            path: self.path.as_deref(),
+            error: Some(&self.error),
+            attempts: self.attempts,
+            first_failed_at: self.first_failed_at,
+        }
+    }
+}
