@@ -1,31 +1,102 @@
-//! The names of what is counted and measured, as `docs/metrics.md` lists them.
+//! The names of what is counted and measured, as `docs/metrics.md` lists them: they are public, and stay.
 //!
-//! They go to the recorder of the `metrics` crate that the program installs; without one they cost a look at an
-//! atomic. Names end in `_total` for counters and in their unit for gauges.
-#![allow(dead_code, reason = "each part takes its own")]
+//! They go to the recorder of the `metrics` crate that the program installs; without one each costs a look at an
+//! atomic. Names of counters end in `_total`, those of durations in `_seconds`.
 
-/// Counter by `consumer`: events that were parked, whether they failed or wait behind one that did.
-pub(crate) const PARKED_TOTAL: &str = "factum_parked_total";
-/// Gauge by `consumer`: events that are parked now, counted up to 100,000.
-pub(crate) const PARKED_EVENTS: &str = "factum_parked_events";
-/// Gauge by `consumer`: keys that are parked now, counted up to 10,000.
-pub(crate) const PARKED_KEYS: &str = "factum_parked_keys";
-/// Gauge by `consumer`: keys that wait for a person.
-pub(crate) const HELD_KEYS: &str = "factum_held_keys";
-/// Gauge by `consumer`: seconds since the longest parked key was parked; 0 with none.
-pub(crate) const PARKED_OLDEST_SECONDS: &str = "factum_parked_oldest_seconds";
-/// Counter by `consumer` and `outcome` (`handled`, `duplicate`, `failed`, `dead_letter`, `held`, `retry_topic`):
-/// attempts after the first.
-pub(crate) const RETRIES_TOTAL: &str = "factum_retries_total";
-/// Counter by `consumer` and `reason`: records set aside.
-pub(crate) const DEAD_LETTERS_TOTAL: &str = "factum_dead_letters_total";
-/// Gauge by `consumer` and `reason`: dead letters that are open.
-pub(crate) const DEAD_LETTERS_OPEN: &str = "factum_dead_letters_open";
-/// Counter by `consumer` and `outcome` (`handled`, `duplicate`, `failed`): replayed dead letters.
-pub(crate) const REPLAYED_TOTAL: &str = "factum_replayed_total";
-/// Gauge by `endpoint` and `state`: calls that are unfinished, counted up to 10,000.
-pub(crate) const CALLS: &str = "factum_calls";
-/// Counter by `endpoint` and `outcome` (`answered`, `retry`, `set_aside`, `unknown`): calls that were sent.
-pub(crate) const CALLS_SENT_TOTAL: &str = "factum_calls_sent_total";
-/// Gauge by `endpoint`: 1 while the circuit breaker is open.
-pub(crate) const CALL_BREAKER_OPEN: &str = "factum_call_breaker_open";
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Counter,
+    Gauge,
+}
+
+struct Metric {
+    name: &'static str,
+    kind: Kind,
+    labels: &'static str,
+    text: &'static str,
+}
+
+macro_rules! metrics {
+    ($($constant:ident = $name:literal, $kind:ident by $labels:literal: $text:literal;)*) => {
+        $(#[doc = $text] pub(crate) const $constant: &str = $name;)*
+
+        /// All of them, in the order of the documentation.
+        const ALL: &[Metric] = &[$(Metric { name: $name, kind: Kind::$kind, labels: $labels, text: $text }),*];
+    };
+}
+
+metrics! {
+    PARKED_TOTAL = "factum_parked_total", Counter by "consumer":
+        "Events that were parked, because they failed or because they wait behind one that did.";
+    PARKED_EVENTS = "factum_parked_events", Gauge by "consumer":
+        "Events that are parked now.";
+    PARKED_KEYS = "factum_parked_keys", Gauge by "consumer":
+        "Keys that are parked now.";
+    HELD_KEYS = "factum_held_keys", Gauge by "consumer":
+        "Keys that wait for a person, their attempts being over.";
+    PARKED_OLDEST_SECONDS = "factum_parked_oldest_seconds", Gauge by "consumer":
+        "Seconds since the key that waits longest was parked; 0 when none waits.";
+    RETRIES_TOTAL = "factum_retries_total", Counter by "consumer, outcome":
+        "Attempts after the first, by what came of them: handled, duplicate, failed, dead_letter, held, retry_topic.";
+    DEAD_LETTERS_TOTAL = "factum_dead_letters_total", Counter by "consumer, reason":
+        "Records that were set aside.";
+    DEAD_LETTERS_OPEN = "factum_dead_letters_open", Gauge by "consumer, reason":
+        "Dead letters that are open now.";
+    REPLAYED_TOTAL = "factum_replayed_total", Counter by "consumer, outcome":
+        "Dead letters that a replay took up, by what came of them: handled, duplicate, failed.";
+    CALLS = "factum_calls", Gauge by "endpoint, state":
+        "Calls that aren't finished, and calls that wait for a person, by state: pending, answered, set_aside, unknown.";
+    CALLS_SENT_TOTAL = "factum_calls_sent_total", Counter by "endpoint, outcome":
+        "Attempts to call, by what came of them: answered, retry, set_aside, unknown.";
+    CALL_BREAKER_OPEN = "factum_call_breaker_open", Gauge by "endpoint":
+        "1 while the circuit breaker keeps calls back, else 0.";
+}
+
+/// Tells the program's recorder what each means.
+pub(crate) fn describe() {
+    for metric in ALL {
+        match metric.kind {
+            Kind::Counter => metrics::describe_counter!(metric.name, metric.text),
+            Kind::Gauge => metrics::describe_gauge!(metric.name, metric.text),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/metrics.md");
+
+    #[test]
+    fn the_page_has_each_metric_with_its_labels_and_meaning_and_no_other() {
+        let page = std::fs::read_to_string(PAGE).expect("docs/metrics.md");
+        let rows: Vec<&str> = page
+            .lines()
+            .filter(|line| line.starts_with("| `factum_"))
+            .collect();
+        let expected: Vec<String> = ALL
+            .iter()
+            .map(|metric| {
+                let kind = format!("{:?}", metric.kind).to_lowercase();
+                format!(
+                    "| `{}` | {kind} | {} | {} |",
+                    metric.name, metric.labels, metric.text
+                )
+            })
+            .collect();
+        assert_eq!(rows, expected, "docs/metrics.md and metric.rs differ");
+    }
+
+    #[test]
+    fn counters_end_in_total_and_nothing_else_does() {
+        for metric in ALL {
+            assert_eq!(
+                metric.name.ends_with("_total"),
+                metric.kind == Kind::Counter,
+                "{}",
+                metric.name
+            );
+        }
+    }
+}

@@ -183,6 +183,7 @@ impl ServiceBuilder {
         for variable in self.config.unused_variables() {
             tracing::warn!(variable, "not a setting of Factum; it is left alone");
         }
+        crate::metric::describe();
         let ready = self.check().await?;
         if self.maintenance {
             maintenance::run_once(&ready.db, &self.config.window)
