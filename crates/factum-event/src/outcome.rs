@@ -550,8 +550,14 @@ mod tests {
         doubled.unwrap_or(u128::MAX).min(max.as_nanos())
     }
 
-    /// What the documentation of `decide` says, line by line.
-    fn expected(failure: &Failure, attempt: u32, limit: u32, wait: Duration) -> Outcome {
+    /// What the documentation of `decide` says, line by line. `later` is what the policy does while attempts are left,
+    /// `last` what it does after them.
+    fn expected(
+        failure: &Failure,
+        attempt: u32,
+        limit: u32,
+        (wait, later, last): (Duration, Outcome, Outcome),
+    ) -> Outcome {
         let dead = |reason| Outcome::DeadLetter { reason };
         match failure {
             Failure::Permanent { .. } => dead(DeadLetterReason::Permanent),
@@ -563,15 +569,12 @@ mod tests {
             | Failure::SwallowedSqlError
                 if attempt < limit =>
             {
-                Outcome::Retry {
-                    after: wait,
-                    counted: true,
-                }
+                later
             }
             Failure::Transient { .. }
             | Failure::TimedOut
             | Failure::Panicked
-            | Failure::SwallowedSqlError => dead(DeadLetterReason::AttemptsExhausted),
+            | Failure::SwallowedSqlError => last,
             Failure::Infrastructure => Outcome::Retry {
                 after: wait,
                 counted: false,
@@ -616,24 +619,67 @@ mod tests {
                     .iter()
                     .flat_map(|a| delays.iter().map(move |b| (*a, *b)))
                 {
-                    let policy = Retry::pause_partition()
-                        .attempts(limit)
-                        .first_delay(first)
-                        .max_delay(max);
                     let wait = Duration::from_nanos_u128(nanos_after(attempt, first, max));
-                    for failure in &failures {
-                        // 0 counts as 1, of the limit as of the attempt.
-                        let (attempt_, limit_) = (attempt.max(1), limit.max(1));
-                        assert_eq!(
-                            decide(failure, attempt, &policy),
-                            expected(failure, attempt_, limit_, wait),
-                            "{failure:?}, attempt {attempt}, {policy:?}"
-                        );
-                        checked += 1;
+                    let exhausted = Outcome::DeadLetter {
+                        reason: DeadLetterReason::AttemptsExhausted,
+                    };
+                    let retried = Outcome::Retry {
+                        after: wait,
+                        counted: true,
+                    };
+                    let parked = Outcome::Park { up_to: wait };
+                    let holding = Retry::park().on_exhausted(OnExhausted::Hold);
+                    for (policy, later, last) in [
+                        (Retry::pause_partition(), retried, exhausted),
+                        (Retry::park(), parked, exhausted),
+                        (holding, parked, Outcome::Hold),
+                    ] {
+                        let policy = policy.attempts(limit).first_delay(first).max_delay(max);
+                        for failure in &failures {
+                            // 0 counts as 1, of the limit as of the attempt.
+                            let (attempt_, limit_) = (attempt.max(1), limit.max(1));
+                            assert_eq!(
+                                decide(failure, attempt, &policy),
+                                expected(failure, attempt_, limit_, (wait, later, last)),
+                                "{failure:?}, attempt {attempt}, {policy:?}"
+                            );
+                            checked += 1;
+                        }
                     }
                 }
             }
         }
-        assert_eq!(checked, 11 * 16 * 49 * failures.len());
+        assert_eq!(checked, 3 * 11 * 16 * 49 * failures.len());
+    }
+    #[test]
+    fn every_failure_at_every_attempt_with_retry_topics() {
+        let delays = |count: u64| (1..=count).map(Duration::from_secs);
+        for count in 0..=8 {
+            // How often to try is the topics' affair.
+            let policy = Retry::topics(delays(count)).attempts(99);
+            assert_eq!(u64::from(policy.max_attempts()), count + 1);
+            assert_eq!(policy.horizon(), delays(count).sum::<Duration>());
+            for attempt in 0..12_u32 {
+                for failure in every_failure() {
+                    let step = attempt.max(1) - 1;
+                    let later = Outcome::RetryTopic {
+                        step: step as usize,
+                    };
+                    let last = Outcome::DeadLetter {
+                        reason: DeadLetterReason::AttemptsExhausted,
+                    };
+                    // Beyond the topics an outage waits as long as before the last.
+                    let wait = Duration::from_secs(u64::from(step + 1).min(count));
+                    let (attempt_, limit) = (attempt.max(1), policy.max_attempts());
+                    assert_eq!(
+                        decide(&failure, attempt, &policy),
+                        expected(&failure, attempt_, limit, (wait, later, last)),
+                        "{failure:?}, attempt {attempt}, {count} topics"
+                    );
+                }
+            }
+        }
+        let many = Retry::topics(delays(9));
+        assert_eq!((many.topic_count(), many.topic_delays().len()), (9, 8));
     }
 }
