@@ -15,7 +15,7 @@ pub(crate) const HELD_KEYS: &str = "factum_held_keys";
 /// Gauge by `consumer`: seconds since the longest parked key was parked; 0 with none.
 pub(crate) const PARKED_OLDEST_SECONDS: &str = "factum_parked_oldest_seconds";
 /// Counter by `consumer` and `outcome` (`handled`, `duplicate`, `failed`, `dead_letter`, `held`, `retry_topic`):
-/// attempts after the first.
+/// attempts after the first, and events sent to a retry topic.
 pub(crate) const RETRIES_TOTAL: &str = "factum_retries_total";
 /// Counter by `consumer` and `reason`: records set aside.
 pub(crate) const DEAD_LETTERS_TOTAL: &str = "factum_dead_letters_total";
