@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use factum::sqlx::{self, Connection as _, Row as _};
 use factum::{
     Consumer, Envelope, Event, Handler, HandlerError, Problem, Retry, Service, ServiceBuilder,
-    ServiceError, TombstonePolicy, Tx,
+    ServiceError, StartAt, TombstonePolicy, Tx,
 };
 use factum_testing::{OutgoingRecord, Record, eventually};
 use factum_tests::{
@@ -819,8 +819,8 @@ async fn refused(service: ServiceBuilder) -> Vec<Problem> {
 entry_on_topic!(unmade, "t.retry.unmade");
 async fn missing_retry_and_mirror_topics_are_named(on: On) {
     let scene = Scene::new::<unmade::Posted>(on, 2).await;
+    let delays = [Duration::from_mins(1), Duration::from_mins(10)];
     let retrying = || {
-        let delays = [Duration::from_mins(1), Duration::from_mins(10)];
         Consumer::named("test-unmade")
             .handler::<unmade::Posted>(Recorder::of("test-unmade"))
             .retry(Retry::topics(delays))
@@ -852,6 +852,14 @@ async fn missing_retry_and_mirror_topics_are_named(on: On) {
     let problems = refused(Service::builder(scene.config(&[])).consumer(nothing)).await;
     assert_eq!(problems.len(), 1, "{problems:#?}");
     assert_eq!(problems[0].rule(), "RTRY-1");
+
+    let latest = Consumer::named("test-unmade")
+        .handler::<unmade::Posted>(Recorder::of("test-unmade"))
+        .start_at(StartAt::Latest)
+        .retry(Retry::topics(delays));
+    let problems = refused(Service::builder(scene.config(&[])).consumer(latest)).await;
+    assert_eq!(problems[0].rule(), "CONS-4", "{problems:#?}");
+    assert!(problems[0].what().contains("could be skipped"));
 
     // They are this service's own: it makes them where it may (CFG-5). The embedded broker can't.
     if on == On::Kafka {

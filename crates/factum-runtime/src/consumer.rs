@@ -271,6 +271,15 @@ impl Consumer {
             ));
         }
         problems.extend(retry_topic::problems(&self.name, &self.retry));
+        // A restart while the first retry of a partition waits there would begin behind it.
+        if self.start_at == StartAt::Latest && self.retry_topics().names().next().is_some() {
+            let what = "it begins at the latest record and retries through topics: what waits there could be skipped";
+            problems.push(problem(
+                "CONS-4",
+                what.into(),
+                "leave `.start_at(…)` out, or take Retry::park() or Retry::pause_partition()",
+            ));
+        }
         problems
     }
 
