@@ -151,7 +151,7 @@ impl History {
             topic: self.source.topic,
             key: Some(key.as_bytes()),
             value: Some(value),
-            headers: vec![(INPUT_ID, id.as_bytes())],
+            headers: vec![(INPUT_ID, Some(id.as_bytes()))],
             partition: None,
         }));
         broker.send(&batch).await;

@@ -77,8 +77,8 @@ pub struct OutgoingRecord<'a> {
     pub key: Option<&'a [u8]>,
     /// The value; nothing is a tombstone.
     pub value: Option<&'a [u8]>,
-    /// Names and values, at most [`HEADERS_MAX`] and [`HEADER_BYTES_MAX`].
-    pub headers: Vec<(&'a str, &'a [u8])>,
+    /// Names and values, at most [`HEADERS_MAX`] and [`HEADER_BYTES_MAX`]. A value may be missing.
+    pub headers: Vec<(&'a str, Option<&'a [u8]>)>,
     /// A partition by number, for tests and mirrors; nothing lets the key decide.
     pub partition: Option<i32>,
 }
@@ -567,7 +567,7 @@ impl<'a, 'b> Attempt<'a, 'b> {
         for (name, value) in &record.headers {
             headers = headers.insert(Header {
                 key: name,
-                value: Some(*value),
+                value: *value,
             });
         }
         let mut base: BaseRecord<'_, [u8], [u8], _> = BaseRecord::with_opaque_to(
@@ -737,7 +737,7 @@ impl OutgoingRecord<'_> {
     fn header_bytes(&self) -> usize {
         self.headers
             .iter()
-            .map(|(name, value)| name.len() + value.len())
+            .map(|(name, value)| name.len() + value.map_or(0, <[u8]>::len))
             .sum()
     }
 }

@@ -117,9 +117,11 @@ async fn headers_and_empty_values_arrive_as_they_are(broker: Broker) {
     let traceparent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let mut with_headers = record(&topic, "a", "{}");
     with_headers.headers = vec![
-        ("traceparent", traceparent.as_bytes()),
-        ("event-type", b"order.confirmed.v1"),
-        ("empty", b""),
+        ("traceparent", Some(traceparent.as_bytes())),
+        ("event-type", Some(b"order.confirmed.v1")),
+        ("empty", Some(b"")),
+        ("null", None),
+        ("empty", Some(b"\xff\0")),
     ];
     let mut tombstone = record(&topic, "a", "");
     tombstone.value = None;
@@ -134,6 +136,8 @@ async fn headers_and_empty_values_arrive_as_they_are(broker: Broker) {
         ("traceparent", Some(traceparent.as_bytes())),
         ("event-type", Some(&b"order.confirmed.v1"[..])),
         ("empty", Some(b"")),
+        ("null", None),
+        ("empty", Some(b"\xff\0")),
     ]));
     assert_eq!(
         (&read[1].key, &read[1].value),
@@ -217,11 +221,11 @@ async fn too_many_headers_are_refused(broker: Broker) {
     let topic = broker.topic(1).await;
     let value = vec![b'x'; 70_000];
     let mut many = record(&topic, "a", "1");
-    many.headers = vec![("h", b"v"); HEADERS_MAX + 1];
+    many.headers = vec![("h", Some(b"v")); HEADERS_MAX + 1];
     let mut long = record(&topic, "b", "1");
-    long.headers = vec![("h", &value)];
+    long.headers = vec![("h", Some(&value))];
     let mut just = record(&topic, "c", "1");
-    just.headers = vec![("h", b"v"); HEADERS_MAX];
+    just.headers = vec![("h", Some(b"v")); HEADERS_MAX];
     let outcomes = producer(&broker.settings)
         .send_all(&[many, long, just])
         .await;
@@ -233,7 +237,7 @@ async fn errors_name_the_topic_and_never_the_content(broker: Broker) {
     let topic = broker.topic(1).await;
     let content = "canary".repeat(200_000);
     let mut record = record(&topic, "canary-key", &content);
-    record.headers = vec![("h", b"canary-header")];
+    record.headers = vec![("h", Some(b"canary-header"))];
     assert!(!format!("{record:?}").contains("canary"));
     let producer = producer(&broker.settings);
     let outcomes = producer.send_all(std::slice::from_ref(&record)).await;

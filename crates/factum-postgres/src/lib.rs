@@ -21,6 +21,7 @@ mod maintenance;
 pub mod migration;
 mod outbox;
 mod partition;
+mod raw_record;
 mod reader;
 mod relay;
 mod schema;
@@ -32,8 +33,9 @@ pub use error::{DatabaseError, ErrorKind, classify, describe};
 pub use event_id::new_event_id;
 pub use maintenance::{MaintenanceReport, Window, maintain};
 pub use outbox::{MAX_PAYLOAD_BYTES, Outbox, Publication, PublishError};
+pub use raw_record::{RawRecord, RecordPurpose};
 pub use reader::{EventReader, Reading, event_readers, record_readers};
-pub use relay::{Lease, Occasion, OutboxRow, RelayStore, SLOTS};
+pub use relay::{Lease, Occasion, OutboxRow, RelayStore, RowRecord, SLOTS};
 pub use schema::{SchemaProblem, check_schema};
 pub use session::{CommitError, Dedup, DedupVerdict, RollbackError, Session, TransactionId};
 

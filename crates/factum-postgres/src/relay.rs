@@ -1,5 +1,6 @@
 use std::time::{Duration, Instant};
 
+use sqlx::postgres::PgRow;
 use sqlx::{PgConnection, Row};
 use uuid::Uuid;
 
@@ -73,9 +74,23 @@ pub struct OutboxRow {
     pub payload: Vec<u8>,
     /// The record's headers, by name.
     pub headers: Vec<(String, String)>,
+    /// Of a row that is no domain event ([`RawRecord`](crate::RawRecord)): what is sent instead of key, headers and,
+    /// for a tombstone, the payload.
+    pub record: Option<RowRecord>,
     /// What happened to whom and when; only for a store that was asked
     /// ([`with_occasions`](RelayStore::with_occasions)).
     pub occasion: Option<Occasion>,
+}
+
+/// What the row of a raw record holds beside the payload, byte for byte.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RowRecord {
+    /// The record's key.
+    pub key: Option<Vec<u8>>,
+    /// The record's headers, in order.
+    pub headers: Vec<(String, Option<Vec<u8>>)>,
+    /// Whether the record has no value.
+    pub tombstone: bool,
 }
 
 /// What an outbox row says of its event beside type and payload.
@@ -227,7 +242,9 @@ impl RelayStore {
                         o.headers::text, \
                         CASE WHEN $5 THEN o.aggregate_id END, \
                         CASE WHEN $5 THEN to_char(o.occurred_at AT TIME ZONE 'UTC', \
-                                                  'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"') END \
+                                                  'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"') END, \
+                        o.purpose <> 'event', o.record_key, o.header_names, o.header_values, \
+                        o.tombstone \
                  FROM outbox AS o \
                  WHERE o.published_at IS NULL AND o.set_aside_at IS NULL \
                    AND (o.not_before IS NULL OR o.not_before <= clock_timestamp()) \
@@ -257,6 +274,7 @@ impl RelayStore {
                     key: row.try_get(4)?,
                     payload: row.try_get(5)?,
                     headers: header_list(&headers),
+                    record: row_record(row)?,
                     occasion: aggregate_id
                         .zip(occurred_at)
                         .map(|(aggregate_id, occurred_at)| Occasion {
@@ -378,6 +396,19 @@ impl RelayStore {
         }
         done.map_err(|err| DatabaseError::new(what, &err))
     }
+}
+
+fn row_record(row: &PgRow) -> Result<Option<RowRecord>, sqlx::Error> {
+    if !row.try_get::<bool, _>(9)? {
+        return Ok(None);
+    }
+    let names: Vec<String> = row.try_get(11)?;
+    let values: Vec<Option<Vec<u8>>> = row.try_get(12)?;
+    Ok(Some(RowRecord {
+        key: row.try_get(10)?,
+        headers: names.into_iter().zip(values).collect(),
+        tombstone: row.try_get(13)?,
+    }))
 }
 
 /// Headers are an object of texts; what another language wrote as a number goes as its JSON text.

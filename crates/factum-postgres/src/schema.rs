@@ -228,6 +228,11 @@ const COLUMNS: &[(&str, &[(&str, &str)])] = &[
             ("attempts", "integer"),
             ("last_error", "text"),
             ("set_aside_at", "timestamp with time zone"),
+            ("purpose", "text"),
+            ("record_key", "bytea"),
+            ("header_names", "text[]"),
+            ("header_values", "bytea[]"),
+            ("tombstone", "boolean"),
         ],
     ),
     (

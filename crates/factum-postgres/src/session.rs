@@ -12,6 +12,7 @@ use crate::dead_letter::{self, DeadLetter};
 use crate::error::{self, DatabaseError, ErrorKind};
 use crate::event_id::now_unix_millis;
 use crate::partition::{self, Place};
+use crate::raw_record::{self, RawRecord};
 
 /// The consumer's transactions, one after the other, on one connection that stays its own.
 ///
@@ -364,6 +365,18 @@ impl Session {
         const WHAT: &str = "write a dead letter";
         self.needs_open(WHAT)?;
         self.statement(async |conn| dead_letter::write(conn, letter).await)
+            .await
+            .map_err(|failed| failed.into_error(WHAT))
+    }
+
+    /// Writes a record for the relay to send byte for byte into the open transaction.
+    ///
+    /// # Errors
+    /// The statement failed, or no transaction is open.
+    pub async fn send_record(&mut self, record: &RawRecord<'_>) -> Result<(), DatabaseError> {
+        const WHAT: &str = "write a record to the outbox";
+        self.needs_open(WHAT)?;
+        self.statement(async |conn| raw_record::write(conn, record).await)
             .await
             .map_err(|failed| failed.into_error(WHAT))
     }

@@ -112,6 +112,7 @@ mod tests {
                 .iter()
                 .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
                 .collect(),
+            record: None,
             occasion: Some(Occasion {
                 aggregate_id: aggregate_id.to_owned(),
                 occurred_at: "2026-06-01T12:00:00.000000Z".to_owned(),

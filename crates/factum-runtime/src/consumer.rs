@@ -14,8 +14,10 @@ use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::handler::{BatchHandler, ErasedHandler, Handler, PerBatch, PerEvent};
 use crate::lane::{Lane, LaneError, TombstonePolicy, UnknownPolicy};
+use crate::mirror;
 use crate::problem::Problem;
 use crate::readers::Readers;
+use crate::retry_topic::{self, RetryTopics};
 use crate::stats::{ConsumerStats, TypeCounter};
 use crate::worker::HandlingContext;
 
@@ -62,6 +64,7 @@ pub struct Consumer {
     tombstones: TombstonePolicy,
     unknown_types: UnknownPolicy,
     start_at: StartAt,
+    mirror: bool,
     stats: Arc<ConsumerStats>,
 }
 
@@ -90,6 +93,7 @@ impl Consumer {
             tombstones: TombstonePolicy::default(),
             unknown_types: UnknownPolicy::default(),
             start_at: StartAt::default(),
+            mirror: false,
             stats: Arc::new(ConsumerStats::default()),
         }
     }
@@ -161,6 +165,18 @@ impl Consumer {
         self
     }
 
+    /// Sends a copy of each dead letter to `<topic>.dlq`, for tools that look into Kafka: the record byte for byte,
+    /// and headers that say why and whence (`x-reason`, `x-path`, `x-consumer`, `x-original-…`, `x-attempt`,
+    /// `x-error`). It leaves through the outbox, so some service on this database runs a relay. The table
+    /// `dead_letter` stays the truth: a copy may come twice, and replays are not taken from there.
+    ///
+    /// The topic must exist (CFG-4); it is this consumer's own, see
+    /// [`create_topics`](crate::ServiceBuilder::create_topics).
+    pub fn mirror_dead_letters(mut self) -> Self {
+        self.mirror = true;
+        self
+    }
+
     /// The counters. Take them before the consumer goes into a service.
     pub fn stats(&self) -> Arc<ConsumerStats> {
         self.stats.clone()
@@ -183,6 +199,19 @@ impl Consumer {
         topics.sort_unstable();
         topics.dedup();
         topics
+    }
+
+    /// The topics in which its failed events wait, if it retries through topics.
+    pub(crate) fn retry_topics(&self) -> RetryTopics {
+        RetryTopics::new(&self.topics(), &self.retry)
+    }
+
+    /// The topics that its dead letters are mirrored to.
+    pub(crate) fn mirror_topics(&self) -> Vec<String> {
+        if !self.mirror {
+            return Vec::new();
+        }
+        self.topics().into_iter().map(mirror::topic_of).collect()
     }
 
     /// The handler's time limit.
@@ -241,6 +270,16 @@ impl Consumer {
                 "write a `.handler_timeout(…)` of some seconds",
             ));
         }
+        problems.extend(retry_topic::problems(&self.name, &self.retry));
+        // A restart while the first retry of a partition waits there would begin behind it.
+        if self.start_at == StartAt::Latest && self.retry_topics().names().next().is_some() {
+            let what = "it begins at the latest record and retries through topics: what waits there could be skipped";
+            problems.push(problem(
+                "CONS-4",
+                what.into(),
+                "leave `.start_at(…)` out, or take Retry::park() or Retry::pause_partition()",
+            ));
+        }
         problems
     }
 
@@ -250,9 +289,18 @@ impl Consumer {
         context: ConsumerContext,
         shutdown: CancellationToken,
     ) -> Result<(), ConsumerError> {
+        let message_max_bytes = context.kafka.producer.get("message.max.bytes");
+        let retry_topics = self
+            .retry_topics()
+            .with_message_max_bytes(message_max_bytes);
+        let topics = self.topics();
         let group = GroupSettings {
             group_id: self.group_id().to_owned(),
-            topics: self.topics().into_iter().map(str::to_owned).collect(),
+            topics: topics
+                .into_iter()
+                .chain(retry_topics.names())
+                .map(str::to_owned)
+                .collect(),
             start_at: self.start_at,
             commit_interval: COMMIT_INTERVAL,
             drain_deadline: context.drain_deadline,
@@ -279,6 +327,8 @@ impl Consumer {
             batch_limit: self.batch_limit,
             tombstones: self.tombstones,
             unknown_types: self.unknown_types,
+            retry_topics,
+            mirror: self.mirror,
             db: context.db,
             stats: self.stats,
         });

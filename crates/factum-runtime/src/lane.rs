@@ -5,18 +5,31 @@
 //! narrowed down to the event that fails; everything else of the batch commits.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use factum_event::{Failure, Outcome, decide};
+use factum_event::{DeadLetterReason, Failure, Outcome, decide};
 use factum_fault::Point;
 use factum_kafka::{LaneFeed, Record};
 use factum_postgres::{DatabaseError, Session};
+use time::OffsetDateTime;
 
+use crate::metric;
+use crate::retry_topic::Failed;
 use crate::stats::add;
 use crate::work_list::{Part, WorkList};
-use crate::worker::{AttemptError, Entry, Halt, HandlingContext, Letter, Streamed, Worker};
+use crate::worker::{
+    AttemptError, Attempted, Entry, Halt, HandlingContext, Letter, Streamed, Worker,
+};
 
 /// Values of one batch in memory, about.
 const BATCH_BYTES: usize = 8 * 1024 * 1024;
+
+/// Before a longer wait the lane gives its connection to the database back.
+const SESSION_KEPT: time::Duration = time::Duration::seconds(1);
+/// How long a wait goes on before the clock is asked again: it may have been set.
+const CLOCK_TRUSTED: Duration = Duration::from_secs(30);
+/// Why an event that may succeed later is a dead letter all the same.
+const NO_ROOM: &str = "with the headers of a retry the record is too large for a retry topic";
 
 /// What to do with a record that has no value (a tombstone of a compacted topic).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -101,7 +114,7 @@ impl Lane {
             };
             factum_fault::at(Point::PollAfter);
             add(&self.worker.context.stats.received, records.len());
-            match self.process(&records).await {
+            match self.take(&records).await {
                 Ok(()) => {}
                 Err(Halt::Draining) => break Ok(()),
                 Err(Halt::Failed(error)) => break Err(error),
@@ -109,6 +122,37 @@ impl Lane {
         };
         self.worker.close().await;
         result
+    }
+
+    /// Handles a batch; of a retry topic as it comes due. Meanwhile the partition's queue fills, and its fetching
+    /// pauses; the poll thread goes on, so that the group doesn't miss this member however long the delay.
+    async fn take(&mut self, mut records: &[Record]) -> Result<(), Halt> {
+        let context = self.worker.context.clone();
+        let Some(topic) = context.retry_topics.find(self.feed.topic()) else {
+            return self.process(records).await;
+        };
+        let received = OffsetDateTime::now_utc();
+        while let Some(first) = records.first() {
+            let now = OffsetDateTime::now_utc();
+            let wait = topic.due(first, received) - now;
+            if wait.is_positive() {
+                if wait > SESSION_KEPT {
+                    self.worker.give_back().await;
+                }
+                self.worker
+                    .pause(wait.unsigned_abs().min(CLOCK_TRUSTED))
+                    .await?;
+                continue;
+            }
+            let due = records
+                .iter()
+                .take_while(|record| topic.due(record, received) <= now)
+                .count();
+            let (ready, later) = records.split_at(due);
+            self.process(ready).await?;
+            records = later;
+        }
+        Ok(())
     }
 
     /// Handles `records` in order: whole if it goes well, in ever smaller parts where it doesn't.
@@ -127,7 +171,10 @@ impl Lane {
                         .attempt_through_outages(records, &mut Streamed)
                         .await
                     {
-                        Ok(_) => part.end,
+                        Ok(done) => {
+                            self.count_retried(done);
+                            part.end
+                        }
                         Err(AttemptError::Records { range, failure }) => {
                             let failed = part.start + range.start..part.start + range.end;
                             work.split(&part, failed, failure);
@@ -149,8 +196,16 @@ impl Lane {
 
     /// Takes one failing record to its outcome: retried while its partition waits, or set aside.
     async fn settle(&mut self, record: &Record, mut failure: Failure) -> Result<(), Halt> {
-        let first_failed_at = time::OffsetDateTime::now_utc();
-        let mut attempt: u32 = 1;
+        let context = self.worker.context.clone();
+        let journey = context.retry_topics.journey(record);
+        let first_failed_at = journey
+            .as_ref()
+            .and_then(|journey| journey.first_failure)
+            .unwrap_or_else(OffsetDateTime::now_utc);
+        if journey.is_some() {
+            add(&context.stats.retries, 1);
+        }
+        let mut attempt = journey.map_or(1, |journey| journey.attempts.saturating_add(1));
         loop {
             let outcome = decide(&failure, attempt, &self.worker.context.retry);
             tracing::warn!(consumer = %self.worker.context.consumer, topic = self.feed.topic(),
@@ -180,24 +235,90 @@ impl Lane {
                         attempt += 1;
                     }
                 }
-                Outcome::DeadLetter { reason } => {
-                    let mut letter = self.worker.context.letter(record, reason);
-                    letter.error = failure.to_string();
-                    letter.attempts = attempt;
-                    letter.first_failed_at = Some(first_failed_at);
-                    self.worker
-                        .write(&SetAside {
+                Outcome::RetryTopic { step } => {
+                    let error = failure.to_string();
+                    let mut letter = context.letter(record, DeadLetterReason::AttemptsExhausted);
+                    let hop = context.retry_topics.hop(
+                        &Failed {
                             record,
-                            letter,
-                            consumer: &self.worker.context.clone().consumer,
-                        })
-                        .await?;
-                    add(&self.worker.context.stats.dead_lettered, 1);
-                    return Ok(());
+                            consumer: &context.consumer,
+                            attempts: attempt,
+                            origin: letter.coordinates(record),
+                            first_failure: first_failed_at,
+                            at: OffsetDateTime::now_utc(),
+                            error: &error,
+                        },
+                        step,
+                    );
+                    if let Some(hop) = hop {
+                        self.worker.write(&hop).await?;
+                        add(&context.stats.sent_to_retry, 1);
+                        self.count_retry("retry_topic", 1);
+                        return Ok(());
+                    }
+                    letter.error = format!("{NO_ROOM}; it failed with: {error}");
+                    return self
+                        .set_aside(record, letter, attempt, first_failed_at)
+                        .await;
+                }
+                Outcome::DeadLetter { reason } => {
+                    let mut letter = context.letter(record, reason);
+                    letter.error = failure.to_string();
+                    return self
+                        .set_aside(record, letter, attempt, first_failed_at)
+                        .await;
                 }
                 // decide() is asked about failures only.
                 other => unreachable!("a failure's outcome is {other:?}"),
             }
+        }
+    }
+
+    async fn set_aside(
+        &mut self,
+        record: &Record,
+        mut letter: Letter,
+        attempts: u32,
+        first_failed_at: OffsetDateTime,
+    ) -> Result<(), Halt> {
+        letter.attempts = attempts;
+        letter.first_failed_at = Some(first_failed_at);
+        let context = self.worker.context.clone();
+        self.worker
+            .write(&SetAside {
+                record,
+                letter,
+                context: &context,
+            })
+            .await?;
+        add(&context.stats.dead_lettered, 1);
+        if self.is_of_a_retry_topic() {
+            self.count_retry("dead_letter", 1);
+        }
+        Ok(())
+    }
+
+    fn is_of_a_retry_topic(&self) -> bool {
+        let topics = &self.worker.context.retry_topics;
+        topics.find(self.feed.topic()).is_some()
+    }
+
+    /// Counts what a transaction of a retry topic did.
+    fn count_retried(&self, done: Attempted) {
+        if !self.is_of_a_retry_topic() {
+            return;
+        }
+        add(&self.worker.context.stats.retries, done.processed);
+        self.count_retry("handled", done.processed);
+        self.count_retry("duplicate", done.duplicates);
+        self.count_retry("dead_letter", done.dead_lettered);
+    }
+
+    fn count_retry(&self, outcome: &'static str, events: usize) {
+        if events > 0 {
+            let consumer = self.worker.context.consumer.clone();
+            metrics::counter!(metric::RETRIES_TOTAL, "consumer" => consumer, "outcome" => outcome)
+                .increment(events as u64);
         }
     }
 }
@@ -206,16 +327,11 @@ impl Lane {
 struct SetAside<'a> {
     record: &'a Record,
     letter: Letter,
-    consumer: &'a str,
+    context: &'a HandlingContext,
 }
 
 impl Entry for SetAside<'_> {
     async fn write(&self, session: &mut Session) -> Result<(), DatabaseError> {
-        factum_fault::at(Point::DeadLetterBefore);
-        let written = session
-            .dead_letter(&self.letter.row(self.consumer, self.record))
-            .await;
-        factum_fault::at(Point::DeadLetterAfter);
-        written
+        self.letter.write(self.context, self.record, session).await
     }
 }

@@ -37,7 +37,7 @@ metrics! {
     PARKED_OLDEST_SECONDS = "factum_parked_oldest_seconds", Gauge by "consumer":
         "Seconds since the key that waits longest was parked; 0 when none waits.";
     RETRIES_TOTAL = "factum_retries_total", Counter by "consumer, outcome":
-        "Attempts after the first, by what came of them: handled, duplicate, failed, dead_letter, held, retry_topic.";
+        "Attempts after the first, by what came of them (handled, duplicate, failed, dead_letter, held), and events sent to a retry topic (retry_topic).";
     DEAD_LETTERS_TOTAL = "factum_dead_letters_total", Counter by "consumer, reason":
         "Records that were set aside.";
     DEAD_LETTERS_OPEN = "factum_dead_letters_open", Gauge by "consumer, reason":

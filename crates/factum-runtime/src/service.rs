@@ -133,8 +133,8 @@ impl ServiceBuilder {
         self
     }
 
-    /// Creates the topics of [`publishes`](ServiceBuilder::publishes) that are missing, with so many
-    /// partitions, if `FACTUM_CREATE_TOPICS` is on: by default in development only (CFG-5). Each
+    /// Creates the topics of [`publishes`](ServiceBuilder::publishes) that are missing, and those of its consumers'
+    /// retries and mirrored dead letters, with so many partitions, if `FACTUM_CREATE_TOPICS` is on: by default in development only (CFG-5). Each
     /// partition has one copy in development, three in production. A topic that exists stays as
     /// it is; topics that are only consumed are never created.
     pub fn create_topics(mut self, partitions: u32) -> ServiceBuilder {

@@ -198,29 +198,52 @@ impl ServiceBuilder {
     }
 
     /// Who needs each topic, for the message that says it is missing.
-    fn needed_topics(&self) -> BTreeMap<&'static str, Vec<String>> {
-        let mut needed = BTreeMap::<&str, Vec<String>>::new();
+    fn needed_topics(&self) -> BTreeMap<String, Vec<String>> {
+        let mut needed = BTreeMap::<String, Vec<String>>::new();
+        let mut add = |topic: &str, by: String| {
+            needed.entry(topic.to_owned()).or_default().push(by);
+        };
         for topic in &self.own_topics {
-            needed
-                .entry(topic)
-                .or_default()
-                .push(format!("service `{}` publishes to it", self.config.service));
+            add(
+                topic,
+                format!("service `{}` publishes to it", self.config.service),
+            );
         }
         for consumer in &self.consumers {
+            let name = consumer.name();
             for topic in consumer.topics() {
-                needed
-                    .entry(topic)
-                    .or_default()
-                    .push(format!("consumer `{}` reads it", consumer.name()));
+                add(topic, format!("consumer `{name}` reads it"));
+            }
+            for topic in consumer.retry_topics().names() {
+                add(topic, format!("consumer `{name}` retries through it"));
+            }
+            for topic in consumer.mirror_topics() {
+                add(
+                    &topic,
+                    format!("consumer `{name}` mirrors its dead letters to it"),
+                );
             }
         }
         needed
     }
 
+    /// The topics that are this service's own: those that it publishes to, and those of its consumers' retries and
+    /// dead letters.
+    fn owned_topics(&self) -> BTreeSet<String> {
+        let mut owned: BTreeSet<String> =
+            self.own_topics.iter().map(|&topic| topic.into()).collect();
+        for consumer in &self.consumers {
+            owned.extend(consumer.retry_topics().names().map(str::to_owned));
+            owned.extend(consumer.mirror_topics());
+        }
+        owned
+    }
+
     /// The partitions of every topic that could be asked for.
     async fn check_topics(&self, problems: &mut Vec<Problem>) -> BTreeMap<String, Option<u32>> {
         let needed = self.needed_topics();
-        let mut asked: Vec<&str> = needed.keys().copied().collect();
+        let owned = self.owned_topics();
+        let mut asked: Vec<&str> = needed.keys().map(String::as_str).collect();
         if asked.is_empty() {
             asked.push(PROBE_TOPIC);
         }
@@ -235,14 +258,14 @@ impl ServiceBuilder {
             }
         };
         topics.remove(PROBE_TOPIC);
-        if let Err(error) = self.create_own_topics(&mut topics).await {
+        if let Err(error) = self.create_own_topics(&owned, &mut topics).await {
             problems.push(self.kafka_problem(&error));
         }
         for (topic, needed_by) in needed {
-            if topics.get(topic).copied().flatten().unwrap_or(0) > 0 {
+            if topics.get(&topic).copied().flatten().unwrap_or(0) > 0 {
                 continue;
             }
-            let owned = self.own_topics.contains(topic);
+            let owned = owned.contains(&topic);
             problems.push(Problem::new(
                 "CFG-4",
                 format!(
@@ -269,6 +292,7 @@ impl ServiceBuilder {
 
     async fn create_own_topics(
         &self,
+        owned: &BTreeSet<String>,
         topics: &mut BTreeMap<String, Option<u32>>,
     ) -> Result<(), KafkaError> {
         let Some(partitions) = self.new_topic_partitions.filter(|count| *count > 0) else {
@@ -281,12 +305,11 @@ impl ServiceBuilder {
             Profile::Development => 1,
             Profile::Production => REPLICATION_IN_PRODUCTION,
         };
-        let missing: Vec<NewTopic> = self
-            .own_topics
+        let missing: Vec<NewTopic> = owned
             .iter()
-            .filter(|topic| topics.get(**topic).copied().flatten().is_none())
+            .filter(|topic| topics.get(*topic).copied().flatten().is_none())
             .map(|topic| NewTopic {
-                name: (*topic).to_owned(),
+                name: topic.clone(),
                 partitions,
                 replication,
             })
@@ -334,10 +357,15 @@ impl ServiceBuilder {
 
     /// The lanes of this process when it runs alone.
     fn lanes(&self, topics: &BTreeMap<String, Option<u32>>) -> u32 {
+        let partitions = |topic: &str| topics.get(topic).copied().flatten().unwrap_or(0);
+        let lanes_of = |consumer: &Consumer| {
+            let retry_topics = consumer.retry_topics();
+            let read = consumer.topics().into_iter().chain(retry_topics.names());
+            read.map(partitions).fold(0, u32::saturating_add)
+        };
         self.consumers
             .iter()
-            .flat_map(Consumer::topics)
-            .filter_map(|topic| topics.get(topic).copied().flatten())
+            .map(lanes_of)
             .fold(0, u32::saturating_add)
     }
 

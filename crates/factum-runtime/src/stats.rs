@@ -50,6 +50,10 @@ stats! {
     tombstones,
     /// Attempts after a transient failure.
     retries,
+    /// Events sent to a retry topic, once for each time.
+    sent_to_retry,
+    /// Records of a retry topic that another consumer sent there: skipped.
+    of_others,
     /// Transactions that were run again because of a conflict or an outage of the database.
     reruns,
     /// Transactions committed.

@@ -23,6 +23,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::handler::{CallError, CallLimits, Delivery, ErasedHandler, RunError, Tx};
 use crate::lane::{LaneError, TombstonePolicy, UnknownPolicy};
+use crate::mirror;
+use crate::retry_topic::{Addressee, Origin, RetryTopics};
 use crate::stats::{ConsumerStats, Tally, add};
 
 /// Immediate re-runs of a transaction that PostgreSQL broke off (40001, 40P01) before the conflict
@@ -41,6 +43,8 @@ pub(crate) struct HandlingContext {
     pub(crate) batch_limit: usize,
     pub(crate) tombstones: TombstonePolicy,
     pub(crate) unknown_types: UnknownPolicy,
+    pub(crate) retry_topics: RetryTopics,
+    pub(crate) mirror: bool,
     pub(crate) db: Database,
     pub(crate) stats: Arc<ConsumerStats>,
 }
@@ -81,6 +85,8 @@ enum Item {
     },
     Unknown,
     Tombstone,
+    /// In a retry topic, and another consumer's.
+    OfAnother,
 }
 
 /// What one committed transaction did.
@@ -167,6 +173,11 @@ impl Worker {
 
     /// Says goodbye to the database.
     pub(crate) async fn close(mut self) {
+        self.give_back().await;
+    }
+
+    /// Gives the connection back, for a long wait; the next transaction takes another.
+    pub(crate) async fn give_back(&mut self) {
         if let Some(session) = self.session.take() {
             session.close().await;
         }
@@ -285,7 +296,7 @@ impl Worker {
         factum_fault::at(Point::DecodeAfter);
         let ids: Vec<EventId> = items.iter().filter_map(Item::event_id).collect();
         let skipped = Skipped::count(&items);
-        if skipped.unknown + skipped.tombstones == records.len() {
+        if skipped.all() == records.len() {
             skipped.record(&context.stats);
             return Ok(Attempted::default());
         }
@@ -364,11 +375,7 @@ impl Worker {
                 letter.path = Some(poison.path().to_owned());
                 letter.error = poison.to_string();
             }
-            factum_fault::at(Point::DeadLetterBefore);
-            let written = session
-                .dead_letter(&letter.row(&context.consumer, record))
-                .await;
-            factum_fault::at(Point::DeadLetterAfter);
+            let written = letter.write(&context, record, session).await;
             if let Err(error) = written {
                 let failed = self.begin_failed(&error, records.len());
                 self.discard_session();
@@ -639,6 +646,7 @@ impl Item {
 struct Skipped {
     unknown: usize,
     tombstones: usize,
+    of_others: usize,
 }
 
 impl Skipped {
@@ -649,17 +657,32 @@ impl Skipped {
                 .iter()
                 .filter(|i| matches!(i, Item::Tombstone))
                 .count(),
+            of_others: items
+                .iter()
+                .filter(|i| matches!(i, Item::OfAnother))
+                .count(),
         }
+    }
+
+    fn all(&self) -> usize {
+        self.unknown + self.tombstones + self.of_others
     }
 
     fn record(&self, stats: &ConsumerStats) {
         add(&stats.unknown, self.unknown);
         add(&stats.tombstones, self.tombstones);
+        add(&stats.of_others, self.of_others);
     }
 }
 
 impl HandlingContext {
     fn decode(&self, record: &Record, stored: bool) -> Item {
+        // What this consumer sent to a retry topic was set aside once, as what lies in a table.
+        let stored = match self.retry_topics.addressee(record, &self.consumer) {
+            Addressee::AnotherConsumer => return Item::OfAnother,
+            Addressee::ThisConsumer => true,
+            Addressee::Anyone => stored,
+        };
         match self.registry.decode(record.value.as_deref()) {
             Decoded::Event(envelope) => Item::Event {
                 envelope,
@@ -687,7 +710,7 @@ impl HandlingContext {
     }
 
     /// A dead letter for `record`. Its id and type come from the body if that can be read, else
-    /// from the headers.
+    /// from the headers. From a retry topic it is one of the record that was published.
     pub(crate) fn letter(&self, record: &Record, reason: DeadLetterReason) -> Letter {
         let (event_id, event_type) = match self.registry.decode(record.value.as_deref()) {
             Decoded::Event(envelope) => (Some(envelope.id()), Some(envelope.sent_as().to_owned())),
@@ -696,19 +719,17 @@ impl HandlingContext {
                 (header(record, "event-id"), header(record, "event-type"))
             }
         };
+        let journey = self.retry_topics.journey(record);
         Letter {
             reason,
             path: None,
             error: reason.to_string(),
-            attempts: 1,
-            first_failed_at: None,
+            attempts: journey.as_ref().map_or(1, |j| j.attempts.saturating_add(1)),
+            first_failed_at: journey.as_ref().and_then(|j| j.first_failure),
             event_id,
             event_type,
-            headers: record
-                .headers
-                .iter()
-                .map(|(name, value)| (name.to_owned(), value.map(<[u8]>::to_vec)))
-                .collect(),
+            headers: self.retry_topics.own_headers(record),
+            origin: journey.and_then(|j| j.origin),
         }
     }
 
@@ -741,15 +762,47 @@ pub(crate) struct Letter {
     pub(crate) event_id: Option<EventId>,
     pub(crate) event_type: Option<String>,
     pub(crate) headers: Vec<(String, Option<Vec<u8>>)>,
+    /// Where the record was published, if it was taken from a retry topic.
+    pub(crate) origin: Option<Origin>,
 }
 
 impl Letter {
+    /// Sets the record aside in the open transaction, and mirrors it if the consumer wants that.
+    pub(crate) async fn write(
+        &self,
+        context: &HandlingContext,
+        record: &Record,
+        session: &mut Session,
+    ) -> Result<(), DatabaseError> {
+        factum_fault::at(Point::DeadLetterBefore);
+        session
+            .dead_letter(&self.row(&context.consumer, record))
+            .await?;
+        factum_fault::at(Point::DeadLetterAfter);
+        if context.mirror {
+            let published_to = context.retry_topics.published_to(&record.topic);
+            let coordinates = self.coordinates(record);
+            let consumer = &context.consumer;
+            mirror::send(session, consumer, published_to, coordinates, record, self).await?;
+        }
+        Ok(())
+    }
+
+    /// Topic, partition and offset of the record as it was published.
+    pub(crate) fn coordinates<'a>(&'a self, record: &'a Record) -> (&'a str, i32, i64) {
+        match &self.origin {
+            Some(origin) => (&origin.topic, origin.partition, origin.offset),
+            None => (&record.topic, record.partition, record.offset),
+        }
+    }
+
     pub(crate) fn row<'a>(&'a self, consumer: &'a str, record: &'a Record) -> DeadLetter<'a> {
+        let (topic, partition, offset) = self.coordinates(record);
         DeadLetter {
             consumer,
-            topic: &record.topic,
-            partition: record.partition,
-            offset: record.offset,
+            topic,
+            partition,
+            offset,
             key: record.key.as_deref(),
             value: record.value.as_deref(),
             headers: &self.headers,

@@ -29,5 +29,8 @@ pub use broker::embedded;
 pub use broker::{BROKERS, TestBroker, kafka};
 #[cfg(feature = "database")]
 pub use database::{DATABASE_URL, TestDatabase, database};
+/// What [`TestBroker`] sends and reads.
+#[cfg(feature = "broker")]
+pub use factum_kafka::{OutgoingRecord, Record};
 #[cfg(any(feature = "database", feature = "broker"))]
 pub use wait::eventually;

@@ -153,3 +153,8 @@ struct Readme;
 #[cfg(all(doctest, feature = "service"))]
 #[doc = include_str!("../../../docs/versions.md")]
 struct Versions;
+
+// And that of the page about retry topics.
+#[cfg(all(doctest, feature = "service"))]
+#[doc = include_str!("../../../docs/retry-topics.md")]
+struct RetryTopics;

@@ -66,6 +66,8 @@ const SESSION: &str = "crates/factum-postgres/src/session.rs";
 const RELAY: &str = "crates/factum-runtime/src/relay.rs";
 const RELAY_STORE: &str = "crates/factum-postgres/src/relay.rs";
 const PRODUCER: &str = "crates/factum-kafka/src/producer.rs";
+const RETRY_TOPIC: &str = "crates/factum-runtime/src/retry_topic.rs";
+const MIRROR: &str = "crates/factum-runtime/src/mirror.rs";
 
 const CONSTRAINED_FIELDS: &str = "crates/factum-macros/src/fields.rs";
 const CONSTRAINT: &str = "crates/factum-event/src/constraint.rs";
@@ -86,6 +88,7 @@ const CONTRACT_COMMAND: &str = "--test contract";
 const POSTGRES: &str = "--test postgres";
 const CONSUMER: &str = "--test consumer";
 const VERSIONS: &str = "--test versions";
+const RETRY_TOPICS: &str = "--test retry_topics";
 const UNIT: &str = "--lib";
 
 pub(crate) const PATCHES: &[Patch] = &[
@@ -155,6 +158,50 @@ pub(crate) const PATCHES: &[Patch] = &[
         catchers: &[Catcher::Test {
             target: POSTGRES,
             name: "case_14_a_row_that_commits_late",
+        }],
+    },
+    Patch {
+        name: "retry-headers-appended",
+        what: "a hop to a retry topic adds its headers to those of the hops before",
+        file: RETRY_TOPIC,
+        sound: "let mut headers = without(record, &HEADERS);",
+        broken: "let mut headers = without(record, &[]);",
+        catchers: &[Catcher::Test {
+            target: UNIT,
+            name: "case_41_fifty_hops",
+        }],
+    },
+    Patch {
+        name: "retry-of-another-consumer",
+        what: "a consumer takes what another one sent to the retry topic that they share",
+        file: RETRY_TOPIC,
+        sound: "            Some(_) => Addressee::AnotherConsumer,",
+        broken: "            Some(_) => Addressee::Anyone,",
+        catchers: &[Catcher::Test {
+            target: UNIT,
+            name: "a_hop_leads_back_to_where_the_event_was_published",
+        }],
+    },
+    Patch {
+        name: "retry-wait-outlives-the-stop",
+        what: "a lane that waits for a retry doesn't hear that it is to stop",
+        file: LANE,
+        sound: "                self.worker\n                    .pause(wait.unsigned_abs().min(CLOCK_TRUSTED))\n                    .await?;",
+        broken: "                tokio::time::sleep(wait.unsigned_abs()).await;",
+        catchers: &[Catcher::Test {
+            target: RETRY_TOPICS,
+            name: "embedded::a_stop_ends_the_wait_at_once",
+        }],
+    },
+    Patch {
+        name: "mirror-without-the-key",
+        what: "a mirrored dead letter loses its key",
+        file: MIRROR,
+        sound: "            key: record.key.as_deref(),",
+        broken: "            key: None,",
+        catchers: &[Catcher::Test {
+            target: RETRY_TOPICS,
+            name: "embedded::mirrored_dead_letters",
         }],
     },
     Patch {

@@ -9,6 +9,7 @@ mod guard;
 mod maintenance;
 mod migrations;
 mod outbox;
+mod raw_records;
 mod readers;
 mod relay;
 mod relay_orders;

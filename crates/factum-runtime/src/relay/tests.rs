@@ -7,7 +7,10 @@ use std::time::{Duration, Instant};
 use factum_kafka::{
     BrokerFault, BrokerRequest, KafkaSettings, NewTopic, Producer, Record, create_topics, inspect,
 };
-use factum_postgres::{Database, DatabaseSettings, OutboxRow, RelayStore, migration, new_event_id};
+use factum_postgres::{
+    Database, DatabaseSettings, OutboxRow, RawRecord, RecordPurpose, RelayStore, Session,
+    migration, new_event_id,
+};
 use factum_testing::kafka::KafkaServer;
 use factum_testing::postgres::{PostgresBinaries, PostgresServer};
 use factum_testing::{TestBroker, TestDatabase, eventually};
@@ -48,6 +51,7 @@ on_both_brokers!(
     case_19_what_was_sent_and_not_marked_comes_again_with_the_same_id_and_in_order,
     hopeless_rows_are_set_aside_and_everything_else_flows,
     a_row_of_another_language_gets_the_headers_that_consumers_read,
+    a_raw_record_is_sent_byte_for_byte_with_no_header_but_its_own,
     without_a_source_no_record_has_attributes_of_cloud_events,
     with_a_source_each_record_has_the_attributes_of_cloud_events,
     two_relays_send_one_at_a_time_and_the_second_takes_over,
@@ -436,6 +440,55 @@ async fn a_row_of_another_language_gets_the_headers_that_consumers_read(mut benc
         text(records[1].value.as_deref()),
         "{\"name\":\"Gr\u{fc}n\"}"
     );
+}
+
+async fn a_raw_record_is_sent_byte_for_byte_with_no_header_but_its_own(bench: Bench) {
+    let topic = bench.topic(1).await;
+    let headers = [
+        ("x".to_owned(), Some(b"\xff\0".to_vec())),
+        ("x".to_owned(), None),
+        ("".to_owned(), Some(Vec::new())),
+    ];
+    let given = [
+        (Some(&b"\xff\0"[..]), Some(&b"{\xff"[..]), &headers[..]),
+        (Some(b"a"), None, &[]),
+        (None, Some(b""), &[]),
+        (None, None, &headers),
+    ];
+    let mut session = Session::open(&bench.database).await.unwrap();
+    session.begin().await.unwrap();
+    let xid = session.transaction_id().await.unwrap();
+    for (key, value, headers) in given {
+        let record = RawRecord {
+            purpose: RecordPurpose::DeadLetter,
+            topic: &topic,
+            key,
+            value,
+            headers,
+            event_type: "order.confirmed.v1",
+        };
+        session.send_record(&record).await.unwrap();
+    }
+    session.commit(xid).await.unwrap();
+    session.close().await;
+    // Attributes of CloudEvents belong to events alone.
+    let relay = bench.start(Relay::new().cloud_events("/orders").unwrap());
+    let mut bench = bench;
+    bench.until_published(4).await;
+    relay.stop().await;
+    let mut records = bench.broker.records(&topic).await;
+    records.sort_by_key(|record| record.offset);
+    for (key, value, headers) in given {
+        let place = records.iter().position(|record| {
+            record.key.as_deref() == key
+                && record.value.as_deref() == value
+                && record.headers.iter().eq(headers
+                    .iter()
+                    .map(|(name, value)| (name.as_str(), value.as_deref())))
+        });
+        records.remove(place.expect("the record, byte for byte"));
+    }
+    assert!(records.is_empty());
 }
 
 /// A row that says what it is in its own words, and one that says nothing.
@@ -855,6 +908,7 @@ mod held_keys {
             key: key.to_owned(),
             payload: Vec::new(),
             headers: Vec::new(),
+            record: None,
             occasion: None,
         }
     }

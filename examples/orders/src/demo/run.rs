@@ -299,11 +299,7 @@ fn again<'r>(topic: &'r str, record: &'r Record) -> OutgoingRecord<'r> {
         topic,
         key: record.key.as_deref(),
         value: record.value.as_deref(),
-        headers: record
-            .headers
-            .iter()
-            .filter_map(|(name, value)| Some((name, value?)))
-            .collect(),
+        headers: record.headers.iter().collect(),
         partition: None,
     }
 }
@@ -313,7 +309,7 @@ fn marked_record<'r>(topic: &'r str, injection: &'r Injection) -> OutgoingRecord
         topic,
         key: Some(&injection.key),
         value: injection.value.as_deref(),
-        headers: vec![(MARK, injection.mark.as_bytes())],
+        headers: vec![(MARK, Some(injection.mark.as_bytes()))],
         partition: None,
     }
 }

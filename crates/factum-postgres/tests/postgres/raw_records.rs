@@ -1,0 +1,95 @@
+use std::time::Duration;
+
+use factum_postgres::{RawRecord, RecordPurpose, RelayStore, RowRecord, Session};
+
+use crate::fixture::Fixture;
+
+fn record<'a>(key: Option<&'a [u8]>, headers: &'a [(String, Option<Vec<u8>>)]) -> RawRecord<'a> {
+    RawRecord {
+        purpose: RecordPurpose::Retry,
+        topic: "orders.confirmed.retry-1m",
+        key,
+        value: None,
+        headers,
+        event_type: "order.confirmed.v1",
+    }
+}
+
+async fn write(fixture: &Fixture, records: &[RawRecord<'_>]) {
+    let mut session = Session::open(&fixture.db).await.unwrap();
+    session.begin().await.unwrap();
+    let xid = session.transaction_id().await.unwrap();
+    for record in records {
+        session.send_record(record).await.unwrap();
+    }
+    session.commit(xid).await.unwrap();
+    session.close().await;
+}
+
+#[tokio::test]
+async fn a_raw_record_is_claimed_byte_for_byte_and_the_same_twice_is_two() {
+    let fixture = Fixture::new().await;
+    let headers = [
+        ("event-id".to_owned(), Some(b"\x00\xff".to_vec())),
+        ("twice".to_owned(), None),
+        ("twice".to_owned(), Some(Vec::new())),
+    ];
+    let whole = RawRecord {
+        value: Some(b"{\x00\xff}"),
+        ..record(Some(b"\x00\xff"), &headers)
+    };
+    let bare = RawRecord {
+        purpose: RecordPurpose::DeadLetter,
+        event_type: "",
+        ..record(None, &[])
+    };
+    let empty = RawRecord {
+        value: Some(b""),
+        ..record(Some(b""), &[])
+    };
+    // The unique key of events, (event_id, event_type), is not in the way of the same record again.
+    write(&fixture, &[whole, bare, empty, whole]).await;
+
+    let store = RelayStore::new(
+        fixture.db.clone(),
+        "relay".to_owned(),
+        Duration::from_secs(60),
+    );
+    let lease = store.acquire().await.unwrap().unwrap();
+    let rows = store.claim(&lease, 100, &[]).await.unwrap();
+    let raw = |key: Option<&[u8]>, headers: &[(String, Option<Vec<u8>>)], tombstone| {
+        Some(RowRecord {
+            key: key.map(<[u8]>::to_vec),
+            headers: headers.to_vec(),
+            tombstone,
+        })
+    };
+    let found: Vec<_> = rows.iter().map(|row| row.record.clone()).collect();
+    assert_eq!(
+        found,
+        [
+            raw(Some(b"\x00\xff"), &headers, false),
+            raw(None, &[], true),
+            raw(Some(b""), &[], false),
+            raw(Some(b"\x00\xff"), &headers, false),
+        ]
+    );
+    assert_eq!(rows[0].payload, b"{\x00\xff}");
+    assert_eq!(rows[0].topic, "orders.confirmed.retry-1m");
+    // A held key holds the rows of that key and purpose, and no domain event of the same key.
+    let held = [rows[0].key.clone()];
+    let left = store.claim(&lease, 100, &held).await.unwrap();
+    assert_eq!(left.len(), 2);
+    assert!(rows.iter().all(|row| row.key.contains(':')));
+}
+
+#[tokio::test]
+async fn a_raw_record_goes_with_its_transaction() {
+    let fixture = Fixture::new().await;
+    let mut session = Session::open(&fixture.db).await.unwrap();
+    session.send_record(&record(None, &[])).await.unwrap_err();
+    session.begin().await.unwrap();
+    session.send_record(&record(None, &[])).await.unwrap();
+    session.rollback().await.unwrap();
+    assert_eq!(fixture.count("SELECT count(*) FROM outbox").await, 0);
+}
