@@ -15,6 +15,7 @@
 mod connection;
 mod database;
 mod dead_letter;
+mod dead_letter_group;
 mod error;
 mod event_id;
 mod maintenance;
@@ -28,6 +29,7 @@ mod session;
 
 pub use database::{Database, DatabaseSettings};
 pub use dead_letter::DeadLetter;
+pub use dead_letter_group::{DeadLetterGroup, dead_letter_groups, fold_dead_letter_groups};
 pub use error::{DatabaseError, ErrorKind, classify, describe};
 pub use event_id::new_event_id;
 pub use maintenance::{MaintenanceReport, Window, maintain};
