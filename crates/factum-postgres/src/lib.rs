@@ -38,7 +38,7 @@ pub use dead_letter_group::{
 };
 pub use error::{DatabaseError, ErrorKind, classify, describe};
 pub use event_id::new_event_id;
-pub use instance::{Instance, forget_instances};
+pub use instance::{Instance, InstanceId, RunningConsumer, forget_instances};
 pub use maintenance::{MaintenanceReport, Window, maintain};
 pub use outbox::{MAX_PAYLOAD_BYTES, Outbox, Publication, PublishError};
 pub use reader::{EventReader, Reading, event_readers, record_readers};

@@ -15,6 +15,7 @@ use crate::database::Database;
 use crate::dead_letter::{ERROR_BYTES, text};
 use crate::error::DatabaseError;
 use crate::event_id::now_unix_millis;
+use crate::instance::InstanceId;
 use crate::partition::{self, Place};
 
 /// After so many failures one after the other a run stops itself.
@@ -124,7 +125,7 @@ pub struct ReplayPlace {
     /// `dead_letter.id`.
     pub letter: i64,
     /// The process.
-    pub runner: Uuid,
+    pub runner: InstanceId,
 }
 
 /// Plans of a consumer that wait for their check, and runs that this process may go on with: nobody has finished an
@@ -135,7 +136,7 @@ pub struct ReplayPlace {
 pub async fn due_replays(
     db: &Database,
     consumer: &str,
-    runner: Uuid,
+    runner: InstanceId,
 ) -> Result<Vec<DueReplay>, DatabaseError> {
     let failed = |err: sqlx::Error| DatabaseError::new("look for replays", &err);
     let mut held = db.hold().await?;
@@ -150,7 +151,7 @@ pub async fn due_replays(
                  ORDER BY state, id LIMIT $3",
             )
             .bind(consumer)
-            .bind(runner)
+            .bind(runner.0)
             .bind(DUE)
             .fetch_all(conn)
             .await
@@ -525,7 +526,7 @@ async fn count(
          WHERE r.id = now.id",
     )
     .bind(place.run)
-    .bind(place.runner)
+    .bind(place.runner.0)
     .bind(failed)
     .bind(i32::try_from(FAILURES_IN_A_ROW).unwrap_or(i32::MAX))
     .execute(conn)

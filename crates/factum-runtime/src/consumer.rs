@@ -1,13 +1,14 @@
 //! A consumer: one purpose, one group, one handler per event type.
 
 use std::collections::HashMap;
+use std::future::Future;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
 use factum_event::{Event, EventType, Registry, RegistryError, Retry, TakenType};
 use factum_kafka::{GroupConsumer, GroupSettings, KafkaError, KafkaSettings, StartAt};
-use factum_postgres::Database;
+use factum_postgres::{Database, InstanceId};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
@@ -16,6 +17,7 @@ use crate::handler::{BatchHandler, ErasedHandler, Handler, PerBatch, PerEvent};
 use crate::lane::{Lane, LaneError, TombstonePolicy, UnknownPolicy};
 use crate::problem::Problem;
 use crate::readers::Readers;
+use crate::replay::Replay;
 use crate::stats::{ConsumerStats, TypeCounter};
 use crate::worker::HandlingContext;
 
@@ -281,31 +283,28 @@ impl Consumer {
             unknown_types: self.unknown_types,
             db: context.db,
             stats: self.stats,
+            build: context.build,
         });
 
         let tasks = TaskTracker::new();
         let (report, mut reports) = mpsc::unbounded_channel::<LaneError>();
         let runtime = tokio::runtime::Handle::current();
-        let spawner = tasks.clone();
+        let spawner = TaskSpawner {
+            tasks: tasks.clone(),
+            runtime,
+            consumer: self.name.clone(),
+            report,
+        };
+        let of_lanes = spawner.clone();
+        let contexts = lane_context.clone();
         let consumer = GroupConsumer::start(&context.kafka, &group, move |feed| {
-            let lane = Lane::new(lane_context.clone(), feed);
-            let report = report.clone();
-            let name = lane_context.consumer.clone();
-            // The inner task is never cancelled; the outer one only tells of its end.
-            let lane = spawner.spawn_on(lane.run(), &runtime);
-            spawner.spawn_on(
-                async move {
-                    let error = match lane.await {
-                        Ok(Ok(())) => return,
-                        Ok(Err(error)) => error,
-                        Err(_panic) => LaneError::Panicked { consumer: name },
-                    };
-                    // The consumer listens until its last lane has ended.
-                    let _ = report.send(error);
-                },
-                &runtime,
-            );
+            of_lanes.spawn(Lane::new(contexts.clone(), feed).run());
         })?;
+        let drain = CancellationToken::new();
+        let abort = CancellationToken::new();
+        let replay = Replay::new(lane_context, context.instance, drain.clone(), abort.clone());
+        spawner.spawn(replay.run());
+        drop(spawner);
         // A consumer runs once: its counters have no group yet.
         let _ = stats.group.set(consumer.stats());
 
@@ -316,6 +315,11 @@ impl Consumer {
             Some(error) = reports.recv() => Err(ConsumerError::Lane(error)),
             Some(error) = consumer.failed() => Err(ConsumerError::Kafka(error)),
         };
+        drain.cancel();
+        let _deadline = AbortOnDropHandle::new(tokio::spawn(async move {
+            tokio::time::sleep(context.drain_deadline).await;
+            abort.cancel();
+        }));
         if !consumer.stop(context.drain_deadline + LEAVE_LIMIT).await {
             tracing::error!(consumer = %self.name, "the Kafka client did not close in time; it is left behind");
         }
@@ -333,6 +337,36 @@ impl Consumer {
             (Ok(()), Ok(error)) => Err(ConsumerError::Lane(error)),
             (ended, _) => ended,
         }
+    }
+}
+
+/// Runs what works through transactions in tasks that nobody cancels, and reports what ends badly.
+#[derive(Clone)]
+struct TaskSpawner {
+    tasks: TaskTracker,
+    runtime: tokio::runtime::Handle,
+    consumer: String,
+    report: mpsc::UnboundedSender<LaneError>,
+}
+
+impl TaskSpawner {
+    fn spawn(&self, work: impl Future<Output = Result<(), LaneError>> + Send + 'static) {
+        let report = self.report.clone();
+        let consumer = self.consumer.clone();
+        // The inner task is never cancelled; the outer one only tells of its end.
+        let work = self.tasks.spawn_on(work, &self.runtime);
+        self.tasks.spawn_on(
+            async move {
+                let error = match work.await {
+                    Ok(Ok(())) => return,
+                    Ok(Err(error)) => error,
+                    Err(_panic) => LaneError::Panicked { consumer },
+                };
+                // The consumer listens until its last lane has ended.
+                let _ = report.send(error);
+            },
+            &self.runtime,
+        );
     }
 }
 
@@ -357,6 +391,9 @@ pub(crate) struct ConsumerContext {
     pub(crate) db: Database,
     pub(crate) kafka: KafkaSettings,
     pub(crate) drain_deadline: Duration,
+    /// This process, for who carries a replay out.
+    pub(crate) instance: InstanceId,
+    pub(crate) build: String,
 }
 
 /// Why a consumer stopped by itself.

@@ -94,6 +94,7 @@ impl Lane {
     /// (case 63).
     pub(crate) async fn run(mut self) -> Result<(), LaneError> {
         let limit = self.worker.context.batch_limit;
+        let _counted = self.worker.context.stats.count_lane();
         let result = loop {
             factum_fault::at(Point::PollBefore);
             let Some(records) = self.feed.next_batch(limit, BATCH_BYTES).await else {
@@ -189,10 +190,11 @@ impl Lane {
                         .write(&SetAside {
                             record,
                             letter,
-                            consumer: &self.worker.context.clone().consumer,
+                            context: &self.worker.context.clone(),
                         })
                         .await?;
                     add(&self.worker.context.stats.dead_lettered, 1);
+                    self.worker.context.count_letter(reason);
                     return Ok(());
                 }
                 // decide() is asked about failures only.
@@ -206,14 +208,14 @@ impl Lane {
 struct SetAside<'a> {
     record: &'a Record,
     letter: Letter,
-    consumer: &'a str,
+    context: &'a HandlingContext,
 }
 
 impl Entry for SetAside<'_> {
     async fn write(&self, session: &mut Session) -> Result<(), DatabaseError> {
         factum_fault::at(Point::DeadLetterBefore);
         let written = session
-            .dead_letter(&self.letter.row(self.consumer, self.record))
+            .dead_letter(&self.letter.row(self.context, self.record))
             .await;
         factum_fault::at(Point::DeadLetterAfter);
         written

@@ -347,6 +347,8 @@ impl ServiceBuilder {
         let least = consumers.saturating_add(CONNECTIONS_BESIDE_LANES);
         let wanted = lanes
             .max(consumers)
+            // For a replay, which waits if there is none.
+            .saturating_add(consumers)
             .saturating_add(CONNECTIONS_BESIDE_LANES);
         let max_connections = self.config.max_connections.unwrap_or(wanted);
         if max_connections < least {

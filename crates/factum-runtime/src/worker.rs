@@ -23,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::handler::{CallError, CallLimits, Delivery, ErasedHandler, RunError, Tx};
 use crate::lane::{LaneError, TombstonePolicy, UnknownPolicy};
+use crate::metric;
 use crate::stats::{ConsumerStats, Tally, add};
 
 /// Immediate re-runs of a transaction that PostgreSQL broke off (40001, 40P01) before the conflict
@@ -43,6 +44,8 @@ pub(crate) struct HandlingContext {
     pub(crate) unknown_types: UnknownPolicy,
     pub(crate) db: Database,
     pub(crate) stats: Arc<ConsumerStats>,
+    /// The service's build, for dead letters.
+    pub(crate) build: String,
 }
 
 /// Why an attempt, or whoever asked for it, didn't go on.
@@ -101,6 +104,12 @@ pub(crate) trait Ledger: Send {
     /// Whether the records come from a table. What no handler is registered for is then a dead letter whatever the
     /// policy: it was set aside once and is not dropped now (RTRY-X2).
     const STORED: bool;
+
+    /// Whether what [`claim`](Ledger::claim) locks is itself the guard against a second effect. No dedup row is then
+    /// asked for or written: there is no partition for it any more.
+    fn is_guard(&self) -> bool {
+        false
+    }
 
     /// Right after BEGIN: makes the records this transaction's own. `false` if they are no longer there to be
     /// handled; the transaction then ends with nothing done.
@@ -167,6 +176,11 @@ impl Worker {
 
     /// Says goodbye to the database.
     pub(crate) async fn close(mut self) {
+        self.rest().await;
+    }
+
+    /// Gives its connection up until it has work again.
+    pub(crate) async fn rest(&mut self) {
         if let Some(session) = self.session.take() {
             session.close().await;
         }
@@ -300,9 +314,9 @@ impl Worker {
                 session.rollback().await?;
                 return Ok(None);
             }
-            if ids.is_empty() {
+            if ids.is_empty() || ledger.is_guard() {
                 let xid = session.transaction_id().await?;
-                return Ok(Some((session, xid, Vec::new())));
+                return Ok(Some((session, xid, vec![DedupVerdict::Fresh; ids.len()])));
             }
             factum_fault::at(Point::DedupBefore);
             let dedup = session.dedup(&context.consumer, &ids).await?;
@@ -355,6 +369,7 @@ impl Worker {
             }
         }
         let mut letters = 0;
+        let mut reasons = Vec::new();
         for (record, item) in records.iter().zip(&items) {
             let Item::DeadLetter { reason, poison } = item else {
                 continue;
@@ -365,9 +380,7 @@ impl Worker {
                 letter.error = poison.to_string();
             }
             factum_fault::at(Point::DeadLetterBefore);
-            let written = session
-                .dead_letter(&letter.row(&context.consumer, record))
-                .await;
+            let written = session.dead_letter(&letter.row(&context, record)).await;
             factum_fault::at(Point::DeadLetterAfter);
             if let Err(error) = written {
                 let failed = self.begin_failed(&error, records.len());
@@ -375,6 +388,7 @@ impl Worker {
                 return Err(failed);
             }
             letters += 1;
+            reasons.push(*reason);
         }
 
         // The handlers.
@@ -421,6 +435,9 @@ impl Worker {
                 add(&context.stats.processed, processed);
                 add(&context.stats.duplicates, duplicates);
                 add(&context.stats.dead_lettered, letters);
+                for reason in reasons {
+                    context.count_letter(reason);
+                }
                 skipped.record(&context.stats);
                 tally.record(&context.stats);
                 Ok(done)
@@ -712,6 +729,12 @@ impl HandlingContext {
         }
     }
 
+    /// Counts a dead letter that was committed.
+    pub(crate) fn count_letter(&self, reason: DeadLetterReason) {
+        metrics::counter!(metric::DEAD_LETTERS_TOTAL, "consumer" => self.consumer.clone(), "reason" => reason.as_str())
+            .increment(1);
+    }
+
     fn types_of(&self, items: &[Item]) -> String {
         let mut types: Vec<&str> = items
             .iter()
@@ -744,9 +767,13 @@ pub(crate) struct Letter {
 }
 
 impl Letter {
-    pub(crate) fn row<'a>(&'a self, consumer: &'a str, record: &'a Record) -> DeadLetter<'a> {
+    pub(crate) fn row<'a>(
+        &'a self,
+        context: &'a HandlingContext,
+        record: &'a Record,
+    ) -> DeadLetter<'a> {
         DeadLetter {
-            consumer,
+            consumer: &context.consumer,
             topic: &record.topic,
             partition: record.partition,
             offset: record.offset,
@@ -760,6 +787,7 @@ impl Letter {
             error: Some(&self.error),
             attempts: self.attempts,
             first_failed_at: self.first_failed_at,
+            build: &context.build,
         }
     }
 }
