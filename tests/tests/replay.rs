@@ -664,7 +664,13 @@ struct Process(Child);
 
 impl Process {
     fn start(scene: &Scene) -> Process {
+        Process::start_with(scene, None)
+    }
+
+    /// One that dies at a fault point, if one is given.
+    fn start_with(scene: &Scene, fault: Option<String>) -> Process {
         let child = Command::new(env!("CARGO_BIN_EXE_account-service"))
+            .envs(fault.map(|fault| ("FAULT_POINT", fault)))
             .env("DATABASE_URL", scene.database.url())
             .env("KAFKA_BROKERS", scene.broker.bootstrap())
             .env("KAFKA_SECURITY_PROTOCOL", "PLAINTEXT")
@@ -683,6 +689,56 @@ impl Drop for Process {
         self.0.kill().expect("it can be killed");
         self.0.wait().expect("it ends");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_service_that_dies_at_any_point_of_a_replay_loses_and_doubles_nothing() {
+    use factum_fault::Point;
+    const NAME: &str = "test-killed";
+    const EVENTS: u64 = 60;
+    let refused = |seq: u64| seq.is_multiple_of(5);
+    let scene = Scene::new::<killed::Posted>(On::Embedded, 1).await;
+    for seq in 1..=EVENTS {
+        let note = if refused(seq) { "refuse" } else { "" };
+        let event = envelope(killed::Posted::entry("a", seq, note));
+        scene.letter(NAME, seq as i64, &event).await;
+    }
+    let run = scene.plan(NAME).await;
+    let first = Process::start(&scene);
+    scene.checked(run).await;
+    drop(first);
+    scene.begin(run).await;
+    // The consumer's topic is empty: every point is the replay's.
+    for point in [
+        Point::ReplayClaimBefore,
+        Point::BeginBefore,
+        Point::BeginAfter,
+        Point::ReplayClaimAfter,
+        Point::DedupBefore,
+        Point::DedupAfter,
+        Point::HandleBefore,
+        Point::HandleAfter,
+        Point::ReplaySettleBefore,
+        Point::ReplaySettleAfter,
+        Point::CommitBefore,
+        Point::CommitAfter,
+    ] {
+        let mut process = Process::start_with(&scene, Some(format!("{point} kill 4")));
+        eventually(LIMIT, &format!("death at {point}"), async || {
+            process.0.try_wait().expect("it can be asked").is_some()
+        })
+        .await;
+    }
+    assert_eq!(scene.look(run).await.state, "running", "it died on the way");
+    let _process = Process::start(&scene);
+    let items = scene.until(run, "done").await.items;
+    let expected = |seq| if refused(seq) { "failed" } else { "handled" };
+    assert_eq!(items, (1..=EVENTS).map(expected).collect::<Vec<_>>());
+    let mut effects = effects_of("a", EVENTS);
+    effects.retain(|effect| !refused(effect[2..].parse().expect("its number")));
+    assert_eq!(scene.effects(NAME).await, effects, "once each, in order");
+    let attempts = "SELECT DISTINCT concat_ws(' ', state, attempts) FROM dead_letter ORDER BY 1";
+    assert_eq!(scene.texts(attempts).await, ["open 2", "replayed 1"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
