@@ -824,3 +824,29 @@ async fn a_process_says_that_it_lives_until_it_ends() {
     running.stop().await;
     assert_eq!(scene.count("SELECT count(*) FROM instance").await, 0);
 }
+
+entry_on_topic!(locked, "t.replay.locked");
+#[tokio::test(flavor = "multi_thread")]
+async fn a_heartbeat_that_cant_be_written_holds_nothing_up() {
+    let scene = Scene::new::<locked::Posted>(On::Embedded, 1).await;
+    let handler = Mendable::of("test-locked");
+    let mut holder = scene.database.connect().await;
+    let mut lock = holder.begin().await.unwrap();
+    // Nor does a table of replays that doesn't answer.
+    sqlx::raw_sql("LOCK TABLE instance, replay_run IN ACCESS EXCLUSIVE MODE")
+        .execute(&mut *lock)
+        .await
+        .unwrap();
+    let running = scene.start([handler.consumer::<locked::Posted>()]);
+    scene.produce(0, &[locked::Posted::entry("a", 1, "")]).await;
+    scene
+        .await_effects(handler.consumer, &effects_of("a", 1))
+        .await;
+    let asked = std::time::Instant::now();
+    running.stop().await;
+    // Below the five seconds for which a statement waits for a lock.
+    let took = asked.elapsed();
+    assert!(took.as_millis() < 4_500, "the end took {took:?}");
+    lock.rollback().await.unwrap();
+    holder.close().await.unwrap();
+}
