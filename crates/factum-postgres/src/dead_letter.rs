@@ -6,11 +6,12 @@ use time::OffsetDateTime;
 ///
 /// Written by [`Session::dead_letter`](crate::Session::dead_letter) in the transaction that
 /// answers for the record. One row per (consumer, topic, partition, offset): the same record
-/// again updates `attempts`, `reason`, `path`, `error` and `last_seen` of its row.
+/// again updates `attempts`, `reason`, `path`, `error`, `build` and `last_seen` of its row, and opens it again if it
+/// was replayed or discarded.
 ///
-/// Limits: `error` is cut at 1 KiB, `event_type` and `path` at 255 and 1,024 bytes; of the headers
-/// the first 100 are kept, names cut at 255 bytes and values at 4 KiB. Key and value are kept
-/// byte for byte.
+/// Key, value and headers are kept byte for byte, however many and large they are: a broker's limit of a record is
+/// theirs. (PostgreSQL's `text` holds no NUL: in a header's name it becomes U+FFFD.) What Factum adds is cut: `error`
+/// at 1 KiB, `path` at 1,024 bytes, `event_type` and `build` at 255.
 #[derive(Debug, Clone)]
 pub struct DeadLetter<'a> {
     /// The consumer's stable name.
@@ -41,38 +42,39 @@ pub struct DeadLetter<'a> {
     pub attempts: u32,
     /// When the record failed first; now, if not given.
     pub first_failed_at: Option<OffsetDateTime>,
+    /// The build of the service that failed; empty if nobody said.
+    pub build: &'a str,
 }
 
-const ERROR_BYTES: usize = 1024;
+pub(crate) const ERROR_BYTES: usize = 1024;
 const EVENT_TYPE_BYTES: usize = 255;
 const PATH_BYTES: usize = 1024;
-const HEADERS: usize = 100;
-const HEADER_NAME_BYTES: usize = 255;
-const HEADER_VALUE_BYTES: usize = 4096;
+const BUILD_BYTES: usize = 255;
 
 pub(crate) async fn write(
     conn: &mut PgConnection,
     letter: &DeadLetter<'_>,
 ) -> Result<(), sqlx::Error> {
-    let headers = &letter.headers[..letter.headers.len().min(HEADERS)];
-    let names: Vec<String> = headers
+    let names: Vec<String> = letter
+        .headers
         .iter()
-        .map(|(name, _)| text(name.as_str(), HEADER_NAME_BYTES))
+        .map(|(name, _)| text(name.as_str(), usize::MAX))
         .collect();
-    let values: Vec<Option<&[u8]>> = headers
+    let values: Vec<Option<&[u8]>> = letter
+        .headers
         .iter()
-        .map(|(_, value)| {
-            value
-                .as_deref()
-                .map(|value| &value[..value.len().min(HEADER_VALUE_BYTES)])
-        })
+        .map(|(_, value)| value.as_deref())
         .collect();
+    let path = letter.path.map(|path| text(path, PATH_BYTES));
+    let group = path.as_deref().map(path_group).unwrap_or_default();
+    let bytes = letter.value.map_or(0, <[u8]>::len);
     sqlx::query(
         "INSERT INTO dead_letter AS known \
          (consumer, topic, partition, record_offset, key, value, header_names, header_values, \
-          event_id, event_type, reason, path, error, attempts, first_seen, last_seen) \
+          event_id, event_type, reason, path, error, attempts, first_seen, last_seen, \
+          payload_bytes, path_group, build) \
          VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, \
-                 coalesce($15, clock_timestamp()), clock_timestamp()) \
+                 coalesce($15, clock_timestamp()), clock_timestamp(), $16, $17, $18) \
          ON CONFLICT (consumer, topic, partition, record_offset) DO UPDATE SET \
           key = excluded.key, value = excluded.value, \
           header_names = excluded.header_names, header_values = excluded.header_values, \
@@ -80,7 +82,9 @@ pub(crate) async fn write(
           reason = excluded.reason, path = excluded.path, error = excluded.error, \
           attempts = greatest(known.attempts, excluded.attempts), \
           first_seen = least(known.first_seen, excluded.first_seen), \
-          last_seen = excluded.last_seen",
+          last_seen = excluded.last_seen, payload_bytes = excluded.payload_bytes, \
+          path_group = excluded.path_group, build = excluded.build, state = 'open', \
+          state_at = CASE WHEN known.state = 'open' THEN known.state_at ELSE clock_timestamp() END",
     )
     .bind(letter.consumer)
     .bind(letter.topic)
@@ -93,13 +97,33 @@ pub(crate) async fn write(
     .bind(letter.event_id.map(EventId::as_uuid))
     .bind(letter.event_type.map(|name| text(name, EVENT_TYPE_BYTES)))
     .bind(letter.reason)
-    .bind(letter.path.map(|path| text(path, PATH_BYTES)))
+    .bind(path)
     .bind(letter.error.map(|error| text(error, ERROR_BYTES)))
     .bind(i32::try_from(letter.attempts).unwrap_or(i32::MAX))
     .bind(letter.first_failed_at)
+    .bind(i64::try_from(bytes).unwrap_or(i64::MAX))
+    .bind(group)
+    .bind(text(letter.build, BUILD_BYTES))
     .execute(conn)
     .await?;
     Ok(())
+}
+
+/// A path with its indices taken out, so that the same fault in every item of a list is one group:
+/// `$.items[3].price` is `$.items[].price`.
+pub(crate) fn path_group(path: &str) -> String {
+    let mut group = String::with_capacity(path.len());
+    let mut rest = path;
+    while let Some(open) = rest.find('[') {
+        let (before, index) = rest.split_at(open + 1);
+        group.push_str(before);
+        rest = index;
+        let digits = index.bytes().take_while(u8::is_ascii_digit).count();
+        if index.as_bytes().get(digits) == Some(&b']') {
+            rest = &index[digits..];
+        }
+    }
+    group + rest
 }
 
 /// Cuts a text at a character's boundary and takes out what PostgreSQL's `text` refuses: a dead
@@ -115,12 +139,32 @@ pub(crate) fn text(text: impl Into<String>, max_bytes: usize) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::text;
+    use super::{path_group, text};
 
     #[test]
     fn case_50_text_is_cut_at_a_character_and_free_of_nul() {
         assert_eq!(text("a\0b", 10), "a\u{fffd}b");
         assert_eq!(text("äöü", 3), "ä");
         assert_eq!(text("short", 10), "short");
+    }
+
+    #[test]
+    fn a_paths_indices_are_taken_out_and_nothing_else() {
+        for (path, group) in [
+            ("", ""),
+            ("$", "$"),
+            ("$.total.currency", "$.total.currency"),
+            ("$.items[3].price", "$.items[].price"),
+            ("$.items[0][12].taxes[7]", "$.items[][].taxes[]"),
+            ("$.labels[*]", "$.labels[*]"),
+            ("$['…'].a[1]", "$['…'].a[]"),
+            ("$.line2.v10[1]", "$.line2.v10[]"),
+            ("$.items[12", "$.items[12"),
+            ("$.items[", "$.items["),
+            ("$.items[1x]", "$.items[1x]"),
+            ("$.items[]", "$.items[]"),
+        ] {
+            assert_eq!(path_group(path), group, "{path}");
+        }
     }
 }

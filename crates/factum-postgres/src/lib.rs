@@ -9,14 +9,18 @@
 //! - [`Session`]: the consumer's transaction: dedup, handlers, guard and COMMIT.
 //! - [`RelayStore`]: what a relay asks the outbox for, under a lease.
 //! - [`record_readers`] and [`event_readers`]: which consumer takes which version of an event.
+//! - [`dead_letter_groups`]: how many dead letters there are, exact.
+//! - [`due_replays`]: plans and runs of replays, for the service that carries them out.
 //! - [`maintain`] and [`check_schema`]: partitions of the dedup window, and what is wrong with
 //!   the tables.
 
 mod connection;
 mod database;
 mod dead_letter;
+mod dead_letter_group;
 mod error;
 mod event_id;
+mod instance;
 mod maintenance;
 pub mod migration;
 mod outbox;
@@ -25,13 +29,18 @@ mod partition;
 mod raw_record;
 mod reader;
 mod relay;
+mod replay;
 mod schema;
 mod session;
 
 pub use database::{Database, DatabaseSettings};
 pub use dead_letter::DeadLetter;
+pub use dead_letter_group::{
+    DeadLetterGroup, dead_letter_groups, fold_dead_letter_groups, open_dead_letters,
+};
 pub use error::{DatabaseError, ErrorKind, classify, describe};
 pub use event_id::new_event_id;
+pub use instance::{Instance, InstanceId, RunningConsumer, forget_instances};
 pub use maintenance::{MaintenanceReport, Window, maintain};
 pub use outbox::{MAX_PAYLOAD_BYTES, Outbox, Publication, PublishError};
 pub use parking::{
@@ -40,6 +49,11 @@ pub use parking::{
 pub use raw_record::{RawRecord, RecordPurpose};
 pub use reader::{EventReader, Reading, event_readers, record_readers};
 pub use relay::{Lease, Occasion, OutboxRow, RelayStore, RowRecord, SLOTS};
+pub use replay::{
+    DueReplay, FAILURES_IN_A_ROW, ReplayFailure, ReplayItem, ReplayOutcome, ReplayPlace,
+    ReplayTask, StoredLetter, check_replay, drop_replay_item, due_replays, finish_replay,
+    next_replay_item, stop_replay,
+};
 pub use schema::{SchemaProblem, check_schema};
 pub use session::{CommitError, Dedup, DedupVerdict, RollbackError, Session, TransactionId};
 

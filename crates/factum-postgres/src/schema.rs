@@ -272,6 +272,11 @@ const COLUMNS: &[(&str, &[(&str, &str)])] = &[
             ("attempts", "integer"),
             ("first_seen", "timestamp with time zone"),
             ("last_seen", "timestamp with time zone"),
+            ("state", "text"),
+            ("state_at", "timestamp with time zone"),
+            ("payload_bytes", "bigint"),
+            ("path_group", "text"),
+            ("build", "text"),
         ],
     ),
     (

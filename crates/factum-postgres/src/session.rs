@@ -13,6 +13,7 @@ use crate::error::{self, DatabaseError, ErrorKind};
 use crate::event_id::now_unix_millis;
 use crate::partition::{self, Place};
 use crate::raw_record::{self, RawRecord};
+use crate::replay::{self, ReplayFailure, ReplayOutcome, ReplayPlace};
 
 /// The consumer's transactions, one after the other, on one connection that stays its own.
 ///
@@ -412,6 +413,52 @@ impl Session {
         const WHAT: &str = "write a record to the outbox";
         self.needs_open(WHAT)?;
         self.statement(async |conn| raw_record::write(conn, record).await)
+            .await
+            .map_err(|failed| failed.into_error(WHAT))
+    }
+
+    /// Makes a replay's item this transaction's own: `false` if it is no longer there to be handled, or another
+    /// process is at it.
+    ///
+    /// # Errors
+    /// The statement failed, or no transaction is open.
+    pub async fn claim_replay(&mut self, place: ReplayPlace) -> Result<bool, DatabaseError> {
+        const WHAT: &str = "claim an item of a replay";
+        self.needs_open(WHAT)?;
+        self.statement(async |conn| replay::claim(conn, place).await)
+            .await
+            .map_err(|failed| failed.into_error(WHAT))
+    }
+
+    /// Writes what became of a claimed item, and of its letter, into the open transaction.
+    ///
+    /// # Errors
+    /// A statement failed, or no transaction is open.
+    pub async fn settle_replay(
+        &mut self,
+        place: ReplayPlace,
+        outcome: ReplayOutcome,
+    ) -> Result<(), DatabaseError> {
+        const WHAT: &str = "settle an item of a replay";
+        self.needs_open(WHAT)?;
+        self.statement(async |conn| replay::settle(conn, place, outcome).await)
+            .await
+            .map_err(|failed| failed.into_error(WHAT))
+    }
+
+    /// Writes into the open transaction that an item failed: its letter stays open and says so. Nothing is written if
+    /// another process has finished the item meanwhile.
+    ///
+    /// # Errors
+    /// A statement failed, or no transaction is open.
+    pub async fn fail_replay(
+        &mut self,
+        place: ReplayPlace,
+        failure: &ReplayFailure<'_>,
+    ) -> Result<(), DatabaseError> {
+        const WHAT: &str = "write that an item of a replay failed";
+        self.needs_open(WHAT)?;
+        self.statement(async |conn| replay::fail(conn, place, failure).await)
             .await
             .map_err(|failed| failed.into_error(WHAT))
     }

@@ -45,14 +45,16 @@ const ACQUIRE_TIMEOUT: &str = "FACTUM_DATABASE_ACQUIRE_TIMEOUT_SECONDS";
 const LOCK_TIMEOUT: &str = "FACTUM_DATABASE_LOCK_TIMEOUT_SECONDS";
 const SHUTDOWN_DEADLINE: &str = "FACTUM_SHUTDOWN_DEADLINE_SECONDS";
 const DEDUP_WINDOW: &str = "FACTUM_DEDUP_WINDOW_DAYS";
+const BUILD: &str = "FACTUM_BUILD";
 const CREATE_TOPICS: &str = "FACTUM_CREATE_TOPICS";
 const CLOUD_EVENTS_SOURCE: &str = "FACTUM_CLOUD_EVENTS_SOURCE";
 
 /// Every setting that has a name of its own, for the typo guard and the documentation's test.
-const SETTINGS: [&str; 16] = [
+const SETTINGS: [&str; 17] = [
     DATABASE_URL,
     KAFKA_BROKERS,
     SERVICE,
+    BUILD,
     PROFILE,
     SECURITY_PROTOCOL,
     SASL_MECHANISM,
@@ -67,6 +69,8 @@ const SETTINGS: [&str; 16] = [
     CREATE_TOPICS,
     CLOUD_EVENTS_SOURCE,
 ];
+/// Long enough for a version with a hash.
+const BUILD_CHARS: usize = 100;
 const PRODUCER_PREFIX: &str = "KAFKA_PRODUCER_";
 const CONSUMER_PREFIX: &str = "KAFKA_CONSUMER_";
 /// Read by Factum's own test suites, never by a service.
@@ -139,6 +143,7 @@ impl fmt::Display for Profile {
 /// | `DATABASE_URL` | none | `postgres://user:password@host:5432/database?sslmode=verify-full`. Outside the development profile a database on another machine needs `sslmode=require` or stricter (SEC-1) |
 /// | `KAFKA_BROKERS` | none | `host:9092,host:9092`: the brokers that are asked first |
 /// | `FACTUM_SERVICE` | none | the service's name, lower-case kebab, at most 63 characters: Kafka's client id, the database's `application_name`, the beginning of every consumer's name (CONS-1, SEC-2) |
+/// | `FACTUM_BUILD` | none | the build of the service, at most 100 characters, such as `1.5.0`: dead letters say which build failed, and the command which one runs |
 /// | `FACTUM_PROFILE` | `production` | `development` or `production` |
 /// | `KAFKA_SECURITY_PROTOCOL` | `PLAINTEXT` in development | `PLAINTEXT`, `SSL`, `SASL_SSL`, `SASL_PLAINTEXT`; required in production, where only the encrypted ones are taken (SEC-1) |
 /// | `KAFKA_SASL_MECHANISM` | none | `PLAIN`, `SCRAM-SHA-256` or `SCRAM-SHA-512`; required with `SASL_…` |
@@ -180,6 +185,8 @@ impl fmt::Display for Profile {
 pub struct Config {
     /// The service's name, `FACTUM_SERVICE`.
     pub service: String,
+    /// The service's build, `FACTUM_BUILD`; empty if nobody said.
+    pub build: String,
     /// Where the service runs, `FACTUM_PROFILE`.
     pub profile: Profile,
     /// How to reach the database. `max_connections` and `handler_timeout` are starting values:
@@ -269,6 +276,7 @@ impl Config {
         if let Some(problem) = service_name_problem(&self.service) {
             problems.push(problem);
         }
+        problems.extend(build_problem(&self.build));
         if self.profile == Profile::Production {
             problems.extend(kafka_plaintext_problem(&self.kafka.security));
             problems.extend(database_plaintext_problem(
@@ -316,6 +324,8 @@ impl Config {
             .boolean(CREATE_TOPICS)
             .unwrap_or(profile == Some(Profile::Development));
         let cloud_events = reader.cloud_events();
+        let build = reader.optional(BUILD).unwrap_or_default();
+        reader.problems.extend(build_problem(&build));
         let kafka = KafkaSettings {
             brokers: brokers.clone().unwrap_or_default(),
             client_id: service.clone().unwrap_or_default(),
@@ -347,6 +357,7 @@ impl Config {
                 application_name: service.clone(),
             },
             service,
+            build,
             profile,
             max_connections,
             kafka,
@@ -367,6 +378,7 @@ impl fmt::Debug for Config {
         // Written by hand: a new setting is shown only once somebody has decided that it may be.
         f.debug_struct("Config")
             .field("service", &self.service)
+            .field("build", &self.build)
             .field("profile", &self.profile)
             .field("database", &self.database_place())
             .field("max_connections", &self.max_connections)
@@ -924,6 +936,19 @@ fn service_name_problem(name: &str) -> Option<Problem> {
             "write lower-case letters and digits in words joined by dashes, beginning with a \
              letter, at most {SERVICE_NAME_MAX_BYTES} characters: billing, order-intake"
         ),
+    ))
+}
+
+fn build_problem(build: &str) -> Option<Problem> {
+    let fits = build.chars().count() <= BUILD_CHARS && !build.chars().any(char::is_control);
+    if fits {
+        return None;
+    }
+    Some(Problem::new(
+        "CFG-1",
+        variable(BUILD),
+        format!("{BUILD} is longer than {BUILD_CHARS} characters or has control characters"),
+        format!("write a version or the short hash of a commit: {BUILD}=1.5.0"),
     ))
 }
 

@@ -1,13 +1,14 @@
 //! A consumer: one purpose, one group, one handler per event type.
 
 use std::collections::HashMap;
+use std::future::Future;
 use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
 use factum_event::{Event, EventType, Registry, RegistryError, Retry, TakenType};
 use factum_kafka::{GroupConsumer, GroupSettings, KafkaError, KafkaSettings, StartAt};
-use factum_postgres::Database;
+use factum_postgres::{Database, InstanceId};
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
@@ -17,6 +18,7 @@ use crate::lane::{Lane, LaneError, TombstonePolicy, UnknownPolicy};
 use crate::mirror;
 use crate::problem::Problem;
 use crate::readers::Readers;
+use crate::replay::Replay;
 use crate::retrier::Retrier;
 use crate::retry_topic::{self, RetryTopics};
 use crate::stats::{ConsumerStats, TypeCounter};
@@ -357,54 +359,35 @@ impl Consumer {
             db: context.db,
             stats: self.stats,
             parked: ParkedCount::default(),
+            build: context.build,
         });
 
         let tasks = TaskTracker::new();
         let (report, mut reports) = mpsc::unbounded_channel::<LaneError>();
         let runtime = tokio::runtime::Handle::current();
-        let spawner = tasks.clone();
-        let no_more_retries = CancellationToken::new();
-        let give_up = CancellationToken::new();
-        // Where this future is dropped, the retrier ends, too.
-        let _cut_off = (
-            no_more_retries.clone().drop_guard(),
-            give_up.clone().drop_guard(),
-        );
-        let retrier = Retrier::new(
-            lane_context.clone(),
-            no_more_retries.clone(),
-            give_up.clone(),
-        );
-        let retrier_report = report.clone();
+        let spawner = TaskSpawner {
+            tasks: tasks.clone(),
+            runtime,
+            consumer: self.name.clone(),
+            report,
+        };
+        let of_lanes = spawner.clone();
+        let contexts = lane_context.clone();
         let consumer = GroupConsumer::start(&context.kafka, &group, move |feed| {
-            let lane = Lane::new(lane_context.clone(), feed);
-            let report = report.clone();
-            let name = lane_context.consumer.clone();
-            // The inner task is never cancelled; the outer one only tells of its end.
-            let lane = spawner.spawn_on(lane.run(), &runtime);
-            spawner.spawn_on(
-                async move {
-                    let error = match lane.await {
-                        Ok(Ok(())) => return,
-                        Ok(Err(error)) => error,
-                        Err(_panic) => LaneError::Panicked { consumer: name },
-                    };
-                    // The consumer listens until its last lane has ended.
-                    let _ = report.send(error);
-                },
-                &runtime,
-            );
+            of_lanes.spawn(Lane::new(contexts.clone(), feed).run());
         })?;
+        let drain = CancellationToken::new();
+        let abort = CancellationToken::new();
+        // Where this future is dropped, the retrier and the replay end, too.
+        let _cut_off = (drain.clone().drop_guard(), abort.clone().drop_guard());
+        let retrier = Retrier::new(lane_context.clone(), drain.clone(), abort.clone());
+        spawner.spawn(retrier.run(self.retry_workers));
+        let replay = Replay::new(lane_context, context.instance, drain.clone(), abort.clone());
+        spawner.spawn(replay.run());
+        drop(spawner);
         // A consumer runs once: its counters have no group yet.
         let _ = stats.group.set(consumer.stats());
 
-        let retry_workers = self.retry_workers;
-        let mut retrier = tokio::spawn(async move {
-            if let Err(error) = retrier.run(retry_workers).await {
-                // The consumer listens until its retrier has ended.
-                let _ = retrier_report.send(error);
-            }
-        });
         let no_more_records = CancellationToken::new();
         let readers = AbortOnDropHandle::new(tokio::spawn(readers.run(no_more_records.clone())));
         let ended = tokio::select! {
@@ -412,24 +395,12 @@ impl Consumer {
             Some(error) = reports.recv() => Err(ConsumerError::Lane(error)),
             Some(error) = consumer.failed() => Err(ConsumerError::Kafka(error)),
         };
-        no_more_retries.cancel();
-        let drained_by = tokio::time::Instant::now() + context.drain_deadline;
-        let retries_ended = async {
-            if tokio::time::timeout_at(drained_by, &mut retrier)
-                .await
-                .is_err()
-            {
-                give_up.cancel();
-                return tokio::time::timeout(LEAVE_LIMIT, retrier).await.is_ok();
-            }
-            true
-        };
-        let left = consumer.stop(context.drain_deadline + LEAVE_LIMIT);
-        let (retries_ended, left) = tokio::join!(retries_ended, left);
-        if !retries_ended {
-            tracing::error!(consumer = %self.name, "the retrier did not end in time; its transactions are rolled back by the database");
-        }
-        if !left {
+        drain.cancel();
+        let _deadline = AbortOnDropHandle::new(tokio::spawn(async move {
+            tokio::time::sleep(context.drain_deadline).await;
+            abort.cancel();
+        }));
+        if !consumer.stop(context.drain_deadline + LEAVE_LIMIT).await {
             tracing::error!(consumer = %self.name, "the Kafka client did not close in time; it is left behind");
         }
         tasks.close();
@@ -437,7 +408,7 @@ impl Consumer {
             .await
             .is_err()
         {
-            tracing::error!(consumer = %self.name, "a lane did not end in time; its transaction is rolled back by the database");
+            tracing::error!(consumer = %self.name, "a lane, the retrier or a replay did not end in time; its transaction is rolled back by the database");
         }
         no_more_records.cancel();
         // It ends within a second, and it can't fail.
@@ -446,6 +417,36 @@ impl Consumer {
             (Ok(()), Ok(error)) => Err(ConsumerError::Lane(error)),
             (ended, _) => ended,
         }
+    }
+}
+
+/// Runs what works through transactions in tasks that nobody cancels, and reports what ends badly.
+#[derive(Clone)]
+struct TaskSpawner {
+    tasks: TaskTracker,
+    runtime: tokio::runtime::Handle,
+    consumer: String,
+    report: mpsc::UnboundedSender<LaneError>,
+}
+
+impl TaskSpawner {
+    fn spawn(&self, work: impl Future<Output = Result<(), LaneError>> + Send + 'static) {
+        let report = self.report.clone();
+        let consumer = self.consumer.clone();
+        // The inner task is never cancelled; the outer one only tells of its end.
+        let work = self.tasks.spawn_on(work, &self.runtime);
+        self.tasks.spawn_on(
+            async move {
+                let error = match work.await {
+                    Ok(Ok(())) => return,
+                    Ok(Err(error)) => error,
+                    Err(_panic) => LaneError::Panicked { consumer },
+                };
+                // The consumer listens until its last lane has ended.
+                let _ = report.send(error);
+            },
+            &self.runtime,
+        );
     }
 }
 
@@ -470,6 +471,9 @@ pub(crate) struct ConsumerContext {
     pub(crate) db: Database,
     pub(crate) kafka: KafkaSettings,
     pub(crate) drain_deadline: Duration,
+    /// This process, for who carries a replay out.
+    pub(crate) instance: InstanceId,
+    pub(crate) build: String,
 }
 
 /// Why a consumer stopped by itself.

@@ -108,6 +108,7 @@ impl Lane {
     /// (case 63).
     pub(crate) async fn run(mut self) -> Result<(), LaneError> {
         let limit = self.worker.context.batch_limit;
+        let _counted = self.worker.context.stats.count_lane();
         let result = loop {
             factum_fault::at(Point::PollBefore);
             let Some(records) = self.feed.next_batch(limit, BATCH_BYTES).await else {
@@ -325,6 +326,7 @@ impl Lane {
         attempts: u32,
         first_failed_at: OffsetDateTime,
     ) -> Result<(), Halt> {
+        let reason = letter.reason;
         letter.attempts = attempts;
         letter.first_failed_at = Some(first_failed_at);
         let context = self.worker.context.clone();
@@ -336,6 +338,7 @@ impl Lane {
             })
             .await?;
         add(&context.stats.dead_lettered, 1);
+        context.count_letter(reason);
         if self.is_of_a_retry_topic() {
             self.count_retry("dead_letter", 1);
         }

@@ -4,6 +4,7 @@ mod cloud_events;
 mod config;
 mod consumer;
 mod handler;
+mod instance;
 mod lane;
 mod maintenance;
 mod metric;
@@ -13,6 +14,7 @@ mod parts;
 mod problem;
 mod readers;
 mod relay;
+mod replay;
 mod retrier;
 mod retry_topic;
 mod service;
@@ -36,6 +38,7 @@ pub use stats::{ConsumerStats, TypeStats};
 // What the command and the facade take from below, so that each depends on this crate alone.
 pub use factum_kafka::{KafkaSettings, SaslMechanism, Security};
 pub use factum_postgres::{
-    Database, DatabaseError, DatabaseSettings, ErrorKind, EventReader, MaintenanceReport, Outbox,
-    Publication, PublishError, Window, event_readers, maintain, migration, new_event_id,
+    Database, DatabaseError, DatabaseSettings, DeadLetterGroup, ErrorKind, EventReader,
+    MaintenanceReport, Outbox, Publication, PublishError, Window, dead_letter_groups,
+    event_readers, maintain, migration, new_event_id,
 };

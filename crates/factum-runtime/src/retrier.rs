@@ -313,7 +313,7 @@ impl Retrier {
             other => unreachable!("a parked event's failure has the outcome {other:?}"),
         };
         let failed = Failed {
-            consumer: &context.consumer,
+            context,
             due,
             head,
             record,
@@ -326,8 +326,9 @@ impl Retrier {
             return Ok(Some(Left::Elsewhere));
         }
         self.tell(told, 1);
-        if matches!(failed.what, Fate::Letter(_)) {
+        if let Fate::Letter(letter) = &failed.what {
             add(&context.stats.dead_lettered, 1);
+            context.count_letter(letter.reason);
             return Ok(None);
         }
         Ok(Some(Left::Settled))
@@ -410,7 +411,7 @@ enum Fate {
 
 /// That outcome, written if nobody else was faster.
 struct Failed<'a> {
-    consumer: &'a str,
+    context: &'a HandlingContext,
     due: &'a DueKey,
     head: &'a ParkedHead,
     record: &'a Record,
@@ -422,7 +423,7 @@ struct Failed<'a> {
 impl Entry for Failed<'_> {
     async fn write(&self, session: &mut Session) -> Result<(), DatabaseError> {
         let claimed = session
-            .claim_parked(self.consumer, self.due, self.head)
+            .claim_parked(&self.context.consumer, self.due, self.head)
             .await?;
         self.claimed.store(claimed, Ordering::Relaxed);
         if !claimed {
@@ -437,18 +438,14 @@ impl Entry for Failed<'_> {
                 };
                 factum_fault::at(Point::RetrySettleBefore);
                 session
-                    .park_again(self.consumer, self.due, self.head, &parking)
+                    .park_again(&self.context.consumer, self.due, self.head, &parking)
                     .await?;
             }
             Fate::Letter(letter) => {
-                factum_fault::at(Point::DeadLetterBefore);
-                session
-                    .dead_letter(&letter.row(self.consumer, self.record))
-                    .await?;
-                factum_fault::at(Point::DeadLetterAfter);
+                letter.write(self.context, self.record, session).await?;
                 factum_fault::at(Point::RetrySettleBefore);
                 session
-                    .settle_parked(self.consumer, self.due, self.head)
+                    .settle_parked(&self.context.consumer, self.due, self.head)
                     .await?;
             }
         }

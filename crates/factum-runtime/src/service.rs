@@ -8,10 +8,11 @@ use std::pin::pin;
 use std::time::Duration;
 
 use factum_event::{Event, Registry};
-use factum_postgres::Database;
+use factum_postgres::{Database, InstanceId};
 
 use crate::config::Config;
 use crate::consumer::{Consumer, ConsumerContext, ConsumerError};
+use crate::instance::Heartbeat;
 use crate::maintenance;
 use crate::parts::{Part, Parts};
 use crate::problem::{Problem, write_list};
@@ -111,7 +112,14 @@ impl ServiceBuilder {
         self
     }
 
-    /// Whether this process moves the dedup window. On by default; with it off, another process
+    /// Names the build, such as `env!("CARGO_PKG_VERSION")`, in place of `FACTUM_BUILD`: dead letters say which build
+    /// failed, and the command which one runs. At most 100 characters, none of them a control character.
+    pub fn build(mut self, build: impl Into<String>) -> ServiceBuilder {
+        self.config.build = build.into();
+        self
+    }
+
+    /// Whether this process moves the dedup window and folds the counts of dead letters. On by default; with it off, another process
     /// must do it, or consumers stop a week later for want of a partition.
     pub fn maintenance(mut self, on: bool) -> ServiceBuilder {
         self.maintenance = on;
@@ -243,12 +251,20 @@ impl ServiceBuilder {
                 relay.run(context, stop).await.map_err(ServiceError::Relay)
             });
         }
+        let instance = InstanceId::new();
+        let heartbeat = Heartbeat::new(instance, &config, &consumers, db.clone());
+        parts.start(Part::Heartbeat, |stop| async move {
+            heartbeat.run(stop).await;
+            Ok(())
+        });
         for consumer in consumers {
             let name = consumer.name().to_owned();
             let context = ConsumerContext {
                 db: db.clone(),
                 kafka: config.kafka.clone(),
                 drain_deadline: config.shutdown_deadline.mul_f64(DRAIN_SHARE),
+                instance,
+                build: config.build.clone(),
             };
             parts.start(Part::Consumer(name.clone()), |stop| async move {
                 consumer

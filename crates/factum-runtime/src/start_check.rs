@@ -379,6 +379,8 @@ impl ServiceBuilder {
         let wanted = lanes
             .max(consumers)
             .saturating_add(retriers.fold(0, u32::saturating_add))
+            // For a replay, which waits if there is none.
+            .saturating_add(consumers)
             .saturating_add(CONNECTIONS_BESIDE_LANES);
         let max_connections = self.config.max_connections.unwrap_or(wanted);
         if max_connections < least {

@@ -8,16 +8,29 @@ use factum_kafka::GroupStats;
 
 macro_rules! stats {
     ($($(#[$doc:meta])* $name:ident),* $(,)?) => {
-        /// What a consumer has done since it started. Read at any time; every number only grows.
+        /// What a consumer has done since it started. Read at any time; every number only grows, but for
+        /// [`lanes`](ConsumerStats::lanes).
         #[derive(Debug, Default)]
         pub struct ConsumerStats {
             $(pub(crate) $name: AtomicU64,)*
+            lanes: AtomicU64,
             pub(crate) types: OnceLock<Vec<TypeCounter>>,
             pub(crate) group: OnceLock<Arc<GroupStats>>,
         }
 
         impl ConsumerStats {
             $($(#[$doc])* pub fn $name(&self) -> u64 { self.$name.load(Ordering::Relaxed) })*
+
+            /// Partitions that it reads now.
+            pub fn lanes(&self) -> u64 {
+                self.lanes.load(Ordering::Relaxed)
+            }
+
+            /// Counts a lane for as long as what this gives lives.
+            pub(crate) fn count_lane(self: &Arc<Self>) -> CountedLane {
+                add(&self.lanes, 1);
+                CountedLane(self.clone())
+            }
 
             /// Times that the group dropped this consumer because it did not poll in time. It joins
             /// again by itself; the records in flight come again as duplicates.
@@ -60,6 +73,15 @@ stats! {
     reruns,
     /// Transactions committed.
     transactions,
+}
+
+/// A lane that runs.
+pub(crate) struct CountedLane(Arc<ConsumerStats>);
+
+impl Drop for CountedLane {
+    fn drop(&mut self) {
+        self.0.lanes.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// What a consumer has done with the records of one type since it started, see [`ConsumerStats::by_type`].

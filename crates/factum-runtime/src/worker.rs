@@ -51,6 +51,8 @@ pub(crate) struct HandlingContext {
     pub(crate) mirror: bool,
     pub(crate) db: Database,
     pub(crate) stats: Arc<ConsumerStats>,
+    /// The service's build, for dead letters.
+    pub(crate) build: String,
     pub(crate) parked: ParkedCount,
 }
 
@@ -131,6 +133,12 @@ pub(crate) trait Ledger: Send {
     /// Whether the records come from a table. What no handler is registered for is then a dead letter whatever the
     /// policy: it was set aside once and is not dropped now (RTRY-X2).
     const STORED: bool;
+
+    /// Whether what [`claim`](Ledger::claim) locks is itself the guard against a second effect. No dedup row is then
+    /// asked for or written: there is no partition for it any more.
+    fn is_guard(&self) -> bool {
+        false
+    }
 
     /// Right after BEGIN: makes the records this transaction's own. `false` if they are no longer there to be
     /// handled; the transaction then ends with nothing done.
@@ -373,9 +381,9 @@ impl Worker {
                 session.rollback().await?;
                 return Ok(None);
             }
-            if ids.is_empty() {
+            if ids.is_empty() || ledger.is_guard() {
                 let xid = session.transaction_id().await?;
-                return Ok(Some((session, xid, Vec::new())));
+                return Ok(Some((session, xid, vec![DedupVerdict::Fresh; ids.len()])));
             }
             factum_fault::at(Point::DedupBefore);
             let dedup = if L::STORED {
@@ -480,6 +488,7 @@ impl Worker {
             parked = behind.added;
         }
         let mut letters = 0;
+        let mut reasons = Vec::new();
         for (record, item) in records.iter().zip(&items) {
             let Item::DeadLetter { reason, poison } = item else {
                 continue;
@@ -496,6 +505,7 @@ impl Worker {
                 return Err(failed);
             }
             letters += 1;
+            reasons.push(*reason);
         }
 
         // The handlers.
@@ -542,6 +552,9 @@ impl Worker {
                 add(&context.stats.processed, processed);
                 add(&context.stats.duplicates, duplicates);
                 add(&context.stats.dead_lettered, letters);
+                for reason in reasons {
+                    context.count_letter(reason);
+                }
                 skipped.record(&context.stats);
                 tally.record(&context.stats);
                 context.note_parked(parked);
@@ -906,6 +919,12 @@ impl HandlingContext {
         }
     }
 
+    /// Counts a dead letter that was committed.
+    pub(crate) fn count_letter(&self, reason: DeadLetterReason) {
+        metrics::counter!(metric::DEAD_LETTERS_TOTAL, "consumer" => self.consumer.clone(), "reason" => reason.as_str())
+            .increment(1);
+    }
+
     fn types_of(&self, items: &[Item]) -> String {
         let mut types: Vec<&str> = items
             .iter()
@@ -948,9 +967,7 @@ impl Letter {
         session: &mut Session,
     ) -> Result<(), DatabaseError> {
         factum_fault::at(Point::DeadLetterBefore);
-        session
-            .dead_letter(&self.row(&context.consumer, record))
-            .await?;
+        session.dead_letter(&self.row(context, record)).await?;
         factum_fault::at(Point::DeadLetterAfter);
         if context.mirror {
             let published_to = context.retry_topics.published_to(&record.topic);
@@ -969,10 +986,14 @@ impl Letter {
         }
     }
 
-    pub(crate) fn row<'a>(&'a self, consumer: &'a str, record: &'a Record) -> DeadLetter<'a> {
+    pub(crate) fn row<'a>(
+        &'a self,
+        context: &'a HandlingContext,
+        record: &'a Record,
+    ) -> DeadLetter<'a> {
         let (topic, partition, offset) = self.coordinates(record);
         DeadLetter {
-            consumer,
+            consumer: &context.consumer,
             topic,
             partition,
             offset,
@@ -986,6 +1007,7 @@ impl Letter {
             error: Some(&self.error),
             attempts: self.attempts,
             first_failed_at: self.first_failed_at,
+            build: &context.build,
         }
     }
 }

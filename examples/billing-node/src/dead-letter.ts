@@ -55,10 +55,13 @@ export async function writeDeadLetter(
   await client.query(
     `INSERT INTO dead_letter AS known
        (consumer, topic, partition, record_offset, key, value, header_names, header_values,
-        event_id, event_type, reason, path, error, attempts)
-     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)
+        event_id, event_type, reason, path, error, attempts, payload_bytes, path_group)
+     VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14,
+             coalesce(length($6::bytea), 0), coalesce(regexp_replace($12::text, '\\[\\d+\\]', '[]', 'g'), ''))
      ON CONFLICT (consumer, topic, partition, record_offset) DO UPDATE SET
        reason = excluded.reason, path = excluded.path, error = excluded.error,
+       path_group = excluded.path_group, state = 'open',
+       state_at = CASE WHEN known.state = 'open' THEN known.state_at ELSE clock_timestamp() END,
        attempts = greatest(known.attempts, excluded.attempts), last_seen = clock_timestamp()`,
     [
       consumer,

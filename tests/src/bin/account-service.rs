@@ -1,7 +1,8 @@
 //! A consumer in a process of its own, for tests that kill it with SIGKILL.
 //!
 //! Its handler writes an effect. For an event whose note is `hold` it then waits for advisory lock
-//! 42, inside its transaction: the test holds that lock and kills the process while it waits.
+//! 42, inside its transaction: the test holds that lock and kills the process while it waits. An event whose note is
+//! `refuse` fails for good.
 
 use factum::{Config, Consumer, Envelope, Handler, HandlerError, Service, Tx};
 use factum_tests::Entry as _;
@@ -24,6 +25,9 @@ impl Handler<killed::Posted> for Accounts {
         .bind(event.seq() as i64)
         .execute(tx.conn())
         .await?;
+        if event.note() == "refuse" {
+            return Err(HandlerError::permanent("it is to be refused"));
+        }
         if event.note() == "hold" {
             factum::sqlx::query("SELECT pg_advisory_xact_lock(42)")
                 .execute(tx.conn())

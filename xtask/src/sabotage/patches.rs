@@ -63,6 +63,8 @@ const OUTCOME: &str = "crates/factum-event/src/outcome.rs";
 const DECODE: &str = "crates/factum-event/src/decode.rs";
 const VERSION: &str = "crates/factum-event/src/version.rs";
 const SESSION: &str = "crates/factum-postgres/src/session.rs";
+const REPLAY_STORE: &str = "crates/factum-postgres/src/replay.rs";
+const LETTER_COUNTS: &str = "crates/factum-postgres/src/dead_letter_group.rs";
 const RELAY: &str = "crates/factum-runtime/src/relay.rs";
 const RELAY_STORE: &str = "crates/factum-postgres/src/relay.rs";
 const PRODUCER: &str = "crates/factum-kafka/src/producer.rs";
@@ -87,6 +89,7 @@ const CONTRACT_PROPERTIES: &str = "--test properties";
 const CONTRACT_COMMAND: &str = "--test contract";
 const POSTGRES: &str = "--test postgres";
 const CONSUMER: &str = "--test consumer";
+const REPLAY: &str = "--test replay";
 const VERSIONS: &str = "--test versions";
 const RETRY_TOPICS: &str = "--test retry_topics";
 const UNIT: &str = "--lib";
@@ -471,6 +474,39 @@ pub(crate) const PATCHES: &[Patch] = &[
         catchers: &[Catcher::Test {
             target: VERSIONS,
             name: "embedded::both_versions_in_one_batch_act_once",
+        }],
+    },
+    Patch {
+        name: "replayed-letter-stays-open",
+        what: "a replay's effect commits without its letter's new state",
+        file: REPLAY_STORE,
+        sound: "state_at = clock_timestamp() WHERE id = $2)",
+        broken: "state_at = clock_timestamp() WHERE id = $2 AND false)",
+        catchers: &[Catcher::Test {
+            target: REPLAY,
+            name: "case_10_outside_the_window",
+        }],
+    },
+    Patch {
+        name: "replay-backwards",
+        what: "a replay takes its items from the end",
+        file: REPLAY_STORE,
+        sound: "ORDER BY i.topic, i.partition, i.record_offset LIMIT 1",
+        broken: "ORDER BY i.topic, i.partition, i.record_offset DESC LIMIT 1",
+        catchers: &[Catcher::Test {
+            target: REPLAY,
+            name: "a_run_pauses_after_so_many_and_goes_on",
+        }],
+    },
+    Patch {
+        name: "fold-forgets",
+        what: "folding the counts of dead letters forgets what was counted before",
+        file: LETTER_COUNTS,
+        sound: "open = known.open + excluded.open",
+        broken: "open = excluded.open",
+        catchers: &[Catcher::Test {
+            target: POSTGRES,
+            name: "counts_are_exact_at_every_moment",
         }],
     },
 ];

@@ -47,10 +47,15 @@ const EDGES: &[(&str, &[&str])] = &[
             "factum-event",
         ],
     ),
-    // Tests across crates see the product as its users do, and the stage.
+    // Tests across crates see the product as its users do, and the stage; the points are where they kill a service.
     (
         "factum-tests",
-        &["factum", "factum-contract", "factum-testing"],
+        &[
+            "factum",
+            "factum-contract",
+            "factum-fault",
+            "factum-testing",
+        ],
     ),
     // It arms the fault points, and puts records past the relay into topics.
     (

@@ -2,6 +2,7 @@
 //! `FACTUM_TEST_DATABASE_URL` names. Each test has a database of its own.
 
 mod connections;
+mod dead_letter_groups;
 mod dead_letters;
 mod dedup;
 mod fixture;

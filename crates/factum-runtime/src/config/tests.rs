@@ -582,3 +582,14 @@ fn the_source_of_cloud_events_is_a_uri_reference_or_nothing() {
         "{text}"
     );
 }
+
+#[test]
+fn the_build_is_a_short_text_or_nothing() {
+    assert_eq!(Config::from_vars(vars(&[])).unwrap().build, "");
+    let config = Config::from_vars(vars(&[("FACTUM_BUILD", " 1.5.0 ")])).unwrap();
+    assert_eq!(config.build, "1.5.0");
+    for build in ["1.5\u{1b}[31m", &"5".repeat(101)] {
+        let text = refused(vars(&[("FACTUM_BUILD", build)])).to_string();
+        assert!(text.contains("write a version"), "{text}");
+    }
+}
