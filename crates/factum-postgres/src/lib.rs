@@ -9,12 +9,17 @@
 //! - [`Session`]: the consumer's transaction: dedup, handlers, guard and COMMIT.
 //! - [`RelayStore`]: what a relay asks the outbox for, under a lease.
 //! - [`record_readers`] and [`event_readers`]: which consumer takes which version of an event.
+//! - [`dead_letter_list`], [`replay_plan`] and [`status`]: what a person reads and decides; [`audit`]: who did it.
 //! - [`maintain`] and [`check_schema`]: partitions of the dedup window, and what is wrong with
 //!   the tables.
 
+pub mod audit;
+mod bounded;
 mod connection;
 mod database;
 mod dead_letter;
+mod dead_letter_group;
+pub mod dead_letter_list;
 mod error;
 mod event_id;
 mod maintenance;
@@ -23,11 +28,14 @@ mod outbox;
 mod partition;
 mod reader;
 mod relay;
+pub mod replay_plan;
 mod schema;
 mod session;
+pub mod status;
 
 pub use database::{Database, DatabaseSettings};
 pub use dead_letter::DeadLetter;
+pub use dead_letter_group::{DeadLetterGroup, dead_letter_groups, fold_dead_letter_groups};
 pub use error::{DatabaseError, ErrorKind, classify, describe};
 pub use event_id::new_event_id;
 pub use maintenance::{MaintenanceReport, Window, maintain};

@@ -32,6 +32,7 @@ pub use stats::{ConsumerStats, TypeStats};
 // What the command and the facade take from below, so that each depends on this crate alone.
 pub use factum_kafka::{KafkaSettings, SaslMechanism, Security};
 pub use factum_postgres::{
-    Database, DatabaseError, DatabaseSettings, ErrorKind, EventReader, MaintenanceReport, Outbox,
-    Publication, PublishError, Window, event_readers, maintain, migration, new_event_id,
+    Database, DatabaseError, DatabaseSettings, DeadLetterGroup, ErrorKind, EventReader,
+    MaintenanceReport, Outbox, Publication, PublishError, Window, audit, dead_letter_groups,
+    dead_letter_list, event_readers, maintain, migration, new_event_id, replay_plan, status,
 };
