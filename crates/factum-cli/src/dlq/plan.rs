@@ -221,9 +221,9 @@ fn told(run: &Run, facts: &PlanFacts) -> String {
     rows.push(("left out", left_out, why.join(", ")));
     let width = rows
         .iter()
-        .map(|(name, n, _)| (name.len() + thousands(*n).len()).max(24))
+        .map(|(name, n, _)| (name.len() + thousands(*n).len()).max(25))
         .max()
-        .unwrap_or(24);
+        .unwrap_or(25);
     let id = RunId(run.id);
     let mut text = format!(
         "PLAN {} for {}, good until {}",

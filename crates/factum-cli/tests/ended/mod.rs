@@ -1,5 +1,8 @@
 //! How a run of the command ended.
 
+#[allow(dead_code, reason = "not every test has a terminal")]
+pub(crate) mod terminal;
+
 use std::process::Output;
 
 use serde_json::Value;
