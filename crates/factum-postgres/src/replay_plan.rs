@@ -205,7 +205,7 @@ impl Items {
 pub struct PlanFacts {
     /// Keys of the plan that are parked now.
     pub parked_keys: i64,
-    /// What can't be decoded, by the letters' reasons; the most frequent three.
+    /// What the running build can't decode, by the reasons that it gives; the most frequent three.
     pub undecodable: Vec<(String, i64)>,
     /// The newest process of the consumer.
     pub running: Option<Build>,
@@ -435,8 +435,10 @@ pub async fn facts(db: &Database, plan: &Run) -> Result<PlanFacts, DatabaseError
         .fetch_one(&mut *conn)
         .await?;
         let rows = sqlx::query(
-            "SELECT d.reason, count(*) FROM replay_item i JOIN dead_letter d ON d.id = i.dead_letter_id \
-             WHERE i.run_id = $1 AND i.state = 'undecodable' GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 3",
+            "SELECT coalesce(i.detail, d.reason), count(*) \
+             FROM replay_item i LEFT JOIN dead_letter d ON d.id = i.dead_letter_id \
+             WHERE i.run_id = $1 AND i.state = 'undecodable' AND coalesce(i.detail, d.reason) IS NOT NULL \
+             GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 3",
         )
         .bind(plan.id)
         .fetch_all(&mut *conn)

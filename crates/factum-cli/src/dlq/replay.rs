@@ -162,7 +162,9 @@ async fn start(db: &Database, options: &Options, id: RunId, why: &str) -> Result
         why: "it pauses a run".to_owned(),
         mend: "use --detach, and --pause from another command".to_owned(),
     })?;
-    replay_plan::start(db, id.0, options.first, options.who.because(why))
+    // Of fewer than are left it pauses; else it comes to its end.
+    let first = options.first.filter(|first| i64::from(*first) < ahead);
+    replay_plan::start(db, id.0, first, options.who.because(why))
         .await
         .map_err(|error| refused(error, &format!("plan {}", id.plan())))?;
     if options.detach {

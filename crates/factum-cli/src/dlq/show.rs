@@ -94,14 +94,20 @@ async fn show(db: &Database, options: &Options) -> Result<Report, Trouble> {
         let size = size.max(bytes.len());
         payload::excerpt(bytes, size, letter.path.as_deref(), values)
     });
+    let beside = match options.values {
+        true => "shown are values of fields that the contract knows (audited)",
+        false => "values hidden; --values shows those not personal (audited)",
+    };
     let text = if options.target.json() {
         json_text(&detail, excerpt.as_ref())
     } else {
-        note(match options.values {
-            true => "shown are values of fields that the contract knows (audited)",
-            false => "values hidden; --values shows those not personal (audited)",
-        });
-        told(&detail, excerpt.as_ref())
+        let mut told = told(&detail, excerpt.as_ref());
+        match Screen::stdout().width {
+            // For a person it stands below what it is about.
+            Some(_) => told.push_str(&format!("\n{beside}")),
+            None => note(beside),
+        }
+        told
     };
     Ok(Report {
         text,
