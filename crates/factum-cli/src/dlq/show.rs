@@ -191,13 +191,11 @@ fn told(detail: &LetterDetail, excerpt: Option<&Excerpt>) -> String {
         plain::line(&screen.short(&key, 10)),
         bytes(letter.payload_bytes),
     );
-    let seen = match letter.first_seen == letter.last_seen {
-        true => moment(letter.first_seen),
-        false => format!(
-            "{} to {}",
-            moment(letter.first_seen),
-            moment(letter.last_seen)
-        ),
+    let (first, last) = (moment(letter.first_seen), moment(letter.last_seen));
+    let seen = if first == last {
+        first
+    } else {
+        format!("{first} to {last}")
     };
     let _ = writeln!(text, "seen    {seen}");
     if let Some(at) = letter.state_at.filter(|_| letter.state != "open") {
