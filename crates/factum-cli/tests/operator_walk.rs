@@ -331,6 +331,15 @@ async fn the_operators_walk_ends_with_a_green_status() {
         number(&database, "SELECT count(*) FROM dead_letter").await == letters
     })
     .await;
+    eventually(LIMIT, "the outbox knows that all have left", async || {
+        number(
+            &database,
+            "SELECT count(*) FROM outbox WHERE published_at IS NULL",
+        )
+        .await
+            == 0
+    })
+    .await;
     let alive = async |build: &'static str| {
         eventually(LIMIT, "the service says that it lives", async || {
             let mut connection = database.connect().await;

@@ -12,5 +12,6 @@ mod outbox;
 mod readers;
 mod relay;
 mod relay_orders;
+mod replay_plans;
 mod schema;
 mod versions;
