@@ -45,7 +45,7 @@ pub(crate) struct Failure {
     /// Whether the closing JSON object was asked for, and its schema.
     pub(crate) schema: Option<&'static str>,
     /// The name of a refusal, and why there is one.
-    pub(crate) refusal: Option<Refusal>,
+    pub(crate) refusal: Option<Box<Refusal>>,
 }
 
 /// Why something that was understood isn't done.
@@ -104,7 +104,8 @@ pub(crate) fn finish(result: Result<Report, Failure>) -> ExitCode {
             let closing = failure.schema.map(|schema| {
                 let mut fields = json(schema, failure.exit);
                 fields.insert("error".to_owned(), failure.what.into());
-                if let Some(Refusal { code, why }) = failure.refusal {
+                if let Some(refusal) = failure.refusal {
+                    let Refusal { code, why } = *refusal;
                     fields.insert("code".to_owned(), code.into());
                     fields.insert("why".to_owned(), why.into());
                 }

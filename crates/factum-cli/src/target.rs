@@ -112,7 +112,7 @@ impl Target {
                 why,
                 mend,
             } => Failure {
-                refusal: Some(Refusal { code, why }),
+                refusal: Some(Box::new(Refusal { code, why })),
                 ..self.failure(schema, exit, what, place, &mend)
             },
             Trouble::Database(error) => {

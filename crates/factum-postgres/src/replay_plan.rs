@@ -551,7 +551,8 @@ pub async fn start(
         match started {
             // Two commands started a run of the consumer at the same moment: the index let one of them.
             Err(err) if error::code(&err) == UNIQUE_VIOLATION => return Ok(Err(None)),
-            started => drop(started?),
+            Err(err) => return Err(err),
+            Ok(_) => {}
         }
         let events = first.map_or(run.ahead, |first| run.ahead.min(i64::from(first)));
         let deed = Deed {
