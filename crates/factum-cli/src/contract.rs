@@ -99,6 +99,7 @@ impl Trouble {
             hint: self.hint.map(|(place, mend)| Hint { place, mend }),
             exit: Exit::Usage,
             schema,
+            refusal: None,
         }
     }
 }
@@ -158,4 +159,14 @@ fn alike<'k>(kind: &str, known: &[&'k str]) -> Option<&'k str> {
         .min()
         .filter(|(distance, _)| *distance <= MAX_DISTANCE)
         .map(|(_, known)| known)
+}
+
+/// The contract of an event that lies below a folder; `None` when there is none. The error is a text.
+pub(crate) fn contract_of(
+    folder: &std::path::Path,
+    kind: &str,
+) -> Result<Option<factum_event::Contract>, String> {
+    let locks = locks::in_folder(folder).map_err(|trouble| trouble.what)?;
+    let found = locks.into_iter().find(|lock| lock.kind() == kind);
+    Ok(found.map(|lock| lock.contract))
 }

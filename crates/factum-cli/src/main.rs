@@ -1,13 +1,17 @@
-//! The `factum` command: migrations, a relay on its own, and the contracts of events.
+//! The `factum` command: migrations, the contracts of events, how everything is, dead letters, and a relay on its own.
 //!
 //! Data goes to stdout; errors, notes and logs to stderr. With `--json` the last line of stdout is
-//! one JSON object. Exit codes: see [`outcome::Exit`].
+//! one JSON object; a list is one object a line. Exit codes: see [`outcome::Exit`].
 
 mod contract;
+mod dlq;
 mod list;
 mod migrate;
 mod outcome;
+mod plain;
 mod relay;
+mod screen;
+mod status;
 mod target;
 
 use std::process::ExitCode;
@@ -33,6 +37,10 @@ enum Command {
     Migrate(migrate::Options),
     /// Compare the contracts of events with those that are published, list and show them
     Contract(contract::Options),
+    /// How everything is, on one screen; exit code 1 when something is red
+    Status(status::Options),
+    /// See dead letters, replay them through their own consumer, or discard them
+    Dlq(dlq::Options),
     /// Send the outbox's rows to Kafka, in a process that does nothing else
     Relay(relay::Options),
 }
@@ -42,6 +50,8 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Contract(options) => contract::run(&options),
         Command::Migrate(options) => migrate::run(&options),
+        Command::Status(options) => status::run(&options),
+        Command::Dlq(options) => dlq::run(&options),
         Command::Relay(options) => relay::run(&options),
     };
     outcome::finish(result)

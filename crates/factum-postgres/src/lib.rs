@@ -11,13 +11,17 @@
 //! - [`record_readers`] and [`event_readers`]: which consumer takes which version of an event.
 //! - [`dead_letter_groups`]: how many dead letters there are, exact.
 //! - [`due_replays`]: plans and runs of replays, for the service that carries them out.
+//! - [`dead_letter_list`], [`replay_plan`] and [`status`]: what a person reads and decides; [`audit`]: who did it.
 //! - [`maintain`] and [`check_schema`]: partitions of the dedup window, and what is wrong with
 //!   the tables.
 
+pub mod audit;
+mod bounded;
 mod connection;
 mod database;
 mod dead_letter;
 mod dead_letter_group;
+pub mod dead_letter_list;
 mod error;
 mod event_id;
 mod instance;
@@ -30,8 +34,10 @@ mod raw_record;
 mod reader;
 mod relay;
 mod replay;
+pub mod replay_plan;
 mod schema;
 mod session;
+pub mod status;
 
 pub use database::{Database, DatabaseSettings};
 pub use dead_letter::DeadLetter;

@@ -39,6 +39,6 @@ pub use stats::{ConsumerStats, TypeStats};
 pub use factum_kafka::{KafkaSettings, SaslMechanism, Security};
 pub use factum_postgres::{
     Database, DatabaseError, DatabaseSettings, DeadLetterGroup, ErrorKind, EventReader,
-    MaintenanceReport, Outbox, Publication, PublishError, Window, dead_letter_groups,
-    event_readers, maintain, migration, new_event_id,
+    MaintenanceReport, Outbox, Publication, PublishError, Window, audit, dead_letter_groups,
+    dead_letter_list, event_readers, maintain, migration, new_event_id, replay_plan, status,
 };

@@ -84,6 +84,11 @@ const GATE: &str = "crates/factum-contract/src/gate.rs";
 const COMPATIBILITY: &str = "crates/factum-contract/src/compatibility.rs";
 const REVISION: &str = "crates/factum-cli/src/contract/revision.rs";
 
+const REPLAY_PLAN: &str = "crates/factum-postgres/src/replay_plan.rs";
+const PAYLOAD: &str = "crates/factum-cli/src/dlq/payload.rs";
+const PLAIN: &str = "crates/factum-cli/src/plain.rs";
+
+const DLQ_COMMAND: &str = "--test dlq";
 const CONTRACT_GATE: &str = "--test gate";
 const CONTRACT_PROPERTIES: &str = "--test properties";
 const CONTRACT_COMMAND: &str = "--test contract";
@@ -507,6 +512,50 @@ pub(crate) const PATCHES: &[Patch] = &[
         catchers: &[Catcher::Test {
             target: POSTGRES,
             name: "counts_are_exact_at_every_moment",
+        }],
+    },
+    Patch {
+        name: "replay-without-a-service",
+        what: "a plan is made though no process of the consumer lives",
+        file: REPLAY_PLAN,
+        sound: "            return Ok(Err(ActionError::NoInstance { consumer }));\n",
+        broken: "",
+        catchers: &[Catcher::Test {
+            target: DLQ_COMMAND,
+            name: "a_plan_is_made_by_the_service_that_would_carry_it_out",
+        }],
+    },
+    Patch {
+        name: "discard-in-part",
+        what: "a list of which a letter has changed is discarded all the same",
+        file: REPLAY_PLAN,
+        sound: "        if found != expected {\n",
+        broken: "        if found > expected {\n",
+        catchers: &[Catcher::Test {
+            target: POSTGRES,
+            name: "a_list_that_has_changed_is_discarded_neither_whole_nor_in_part",
+        }],
+    },
+    Patch {
+        name: "values-shown",
+        what: "a dead letter shows its values without a contract",
+        file: PAYLOAD,
+        sound: "        if known.shows(&value.kind, text) {\n",
+        broken: "        if !text.is_empty() {\n            drop(known);\n",
+        catchers: &[Catcher::Test {
+            target: DLQ_COMMAND,
+            name: "a_canary_in_a_payload_shows_nowhere",
+        }],
+    },
+    Patch {
+        name: "controls-printed",
+        what: "control characters reach the terminal",
+        file: PLAIN,
+        sound: "!stays(c) && (c.is_control() || turns_a_line(c))",
+        broken: "!stays(c) && turns_a_line(c)",
+        catchers: &[Catcher::Test {
+            target: DLQ_COMMAND,
+            name: "hostile_text_in_every_column_is_escaped",
         }],
     },
 ];

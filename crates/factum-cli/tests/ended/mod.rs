@@ -1,5 +1,8 @@
 //! How a run of the command ended.
 
+#[allow(dead_code, reason = "not every test has a terminal")]
+pub(crate) mod terminal;
+
 use std::process::Output;
 
 use serde_json::Value;
@@ -13,6 +16,7 @@ pub(crate) struct Ended {
 
 impl Ended {
     /// The closing JSON object: the last line of stdout.
+    #[allow(dead_code, reason = "not every test asks for it")]
     pub(crate) fn json(&self) -> Value {
         let line = self.stdout.lines().last().unwrap_or("");
         serde_json::from_str(line).unwrap_or_else(|error| panic!("{error} in {line:?}"))

@@ -14,5 +14,6 @@ mod raw_records;
 mod readers;
 mod relay;
 mod relay_orders;
+mod replay_plans;
 mod schema;
 mod versions;
