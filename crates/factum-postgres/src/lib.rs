@@ -8,10 +8,12 @@
 //! - [`Outbox`]: publishing inside the caller's transaction.
 //! - [`Session`]: the consumer's transaction: dedup, handlers, guard and COMMIT.
 //! - [`RelayStore`]: what a relay asks the outbox for, under a lease.
+//! - [`write_call`] and [`CallStore`]: calls to other systems, and what a person does with them.
 //! - [`record_readers`] and [`event_readers`]: which consumer takes which version of an event.
 //! - [`maintain`] and [`check_schema`]: partitions of the dedup window, and what is wrong with
 //!   the tables.
 
+mod audit;
 mod connection;
 mod database;
 mod dead_letter;
@@ -19,6 +21,7 @@ mod error;
 mod event_id;
 mod maintenance;
 pub mod migration;
+mod outbound_call;
 mod outbox;
 mod partition;
 mod reader;
@@ -31,6 +34,11 @@ pub use dead_letter::DeadLetter;
 pub use error::{DatabaseError, ErrorKind, classify, describe};
 pub use event_id::new_event_id;
 pub use maintenance::{MaintenanceReport, Window, maintain};
+pub use outbound_call::{
+    AnsweredCall, CallActor, CallNext, CallOutcome, CallRefusal, CallResponse, CallRow, CallState,
+    CallStore, CallWritten, ClaimedCalls, DueCall, NewCall, find_call, resolve_call, retry_call,
+    reveal_response, unfinished_calls, write_call,
+};
 pub use outbox::{MAX_PAYLOAD_BYTES, Outbox, Publication, PublishError};
 pub use reader::{EventReader, Reading, event_readers, record_readers};
 pub use relay::{Lease, Occasion, OutboxRow, RelayStore, SLOTS};
