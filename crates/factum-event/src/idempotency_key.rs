@@ -79,6 +79,15 @@ impl fmt::Display for IdempotencyKey {
     }
 }
 
+/// The key of an event that is known by its id: what the runtime writes for `tx.call`.
+#[doc(hidden)]
+pub fn idempotency_key(id: EventId, step: Option<&str>) -> Result<IdempotencyKey, StepError> {
+    match step {
+        None => Ok(IdempotencyKey::of(id)),
+        Some(step) => IdempotencyKey::of_step(id, step),
+    }
+}
+
 /// The name of a step can't be one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("a step's name is 1 to 64 of a-z 0-9 . _ -, such as \"capture\"; write it so")]

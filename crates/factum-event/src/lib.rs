@@ -73,6 +73,7 @@ pub mod __private {
     };
     pub use crate::contract::in_envelope;
     pub use crate::decode::read_record;
+    pub use crate::idempotency_key::idempotency_key;
     pub use crate::invalid::{check_read, check_written};
     pub use crate::personal::{
         as_text, concatenate, first_personal, length_of, personal_at, personal_place,

@@ -17,7 +17,9 @@ CREATE TABLE outbound_call (
     -- The header's value, as it goes over the wire.
     idempotency_key  text        NOT NULL,
     traceparent      text,
-    -- Calls of one consumer to one endpoint with one order key leave one after the other; null for no order.
+    aggregate_id     text        NOT NULL,
+    -- The aggregate's id again, where the calls of one aggregate keep their order: those of one consumer to one
+    -- endpoint then leave one after the other. Null for no order.
     order_key        text,
     state            text        NOT NULL DEFAULT 'pending' CHECK (state IN
                      ('pending', 'answered', 'done', 'set_aside', 'unknown', 'resolved')),

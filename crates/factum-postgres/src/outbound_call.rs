@@ -48,8 +48,10 @@ pub struct NewCall<'a> {
     pub idempotency_key: &'a str,
     /// The value of the header `traceparent`.
     pub traceparent: Option<&'a str>,
-    /// Calls with one order key leave one after the other.
-    pub order_key: Option<&'a str>,
+    /// The id of the event's aggregate.
+    pub aggregate_id: &'a str,
+    /// Whether the calls of that aggregate leave one after the other.
+    pub ordered: bool,
 }
 
 /// Whether a call was written.
@@ -75,8 +77,8 @@ pub async fn write_call(
     let values: Vec<&[u8]> = call.headers.iter().map(|h| h.1.as_slice()).collect();
     let written = sqlx::query_scalar::<_, i64>(
         "INSERT INTO outbound_call (service, consumer, event_id, event_type, step, endpoint, method, path, \
-           header_names, header_values, body, idempotency_key, traceparent, order_key) \
-         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14) \
+           header_names, header_values, body, idempotency_key, traceparent, aggregate_id, order_key) \
+         VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, CASE WHEN $15 THEN $14 END) \
          ON CONFLICT (consumer, event_id, step) DO NOTHING RETURNING id",
     )
     .bind(call.service)
@@ -92,7 +94,8 @@ pub async fn write_call(
     .bind(call.body)
     .bind(call.idempotency_key)
     .bind(call.traceparent)
-    .bind(call.order_key)
+    .bind(call.aggregate_id)
+    .bind(call.ordered)
     .fetch_optional(&mut *conn)
     .await
     .map_err(|err| DatabaseError::new(WHAT, &err))?;
@@ -457,8 +460,8 @@ pub struct AnsweredCall {
     pub endpoint: String,
     /// The value of the header `traceparent`.
     pub traceparent: Option<String>,
-    /// Calls with one order key leave one after the other.
-    pub order_key: Option<String>,
+    /// The id of the event's aggregate.
+    pub aggregate_id: String,
     /// How often the handler failed.
     pub failures: u32,
     /// The response.
@@ -473,7 +476,7 @@ pub(crate) async fn lock_answered(
     limit: u32,
 ) -> Result<Vec<AnsweredCall>, sqlx::Error> {
     let rows = sqlx::query(
-        "SELECT id, consumer, event_id, event_type, step, endpoint, traceparent, order_key, answer_attempts, status, \
+        "SELECT id, consumer, event_id, event_type, step, endpoint, traceparent, aggregate_id, answer_attempts, status, \
                 response_headers::text, response_body, response_cut \
            FROM outbound_call \
           WHERE service = $1 AND endpoint = ANY($2) AND state = 'answered' AND next_attempt_at <= clock_timestamp() \
@@ -497,7 +500,7 @@ pub(crate) async fn lock_answered(
             step: row.try_get(4)?,
             endpoint: row.try_get(5)?,
             traceparent: row.try_get(6)?,
-            order_key: row.try_get(7)?,
+            aggregate_id: row.try_get(7)?,
             failures: u32::try_from(row.try_get::<i32, _>(8)?).unwrap_or(0),
             response: CallResponse {
                 status: u16::try_from(row.try_get::<Option<i16>, _>(9)?.unwrap_or(0)).unwrap_or(0),

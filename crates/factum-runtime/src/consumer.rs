@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
+use crate::answer::Calls;
 use crate::handler::{BatchHandler, ErasedHandler, Handler, PerBatch, PerEvent};
 use crate::lane::{Lane, LaneError, TombstonePolicy, UnknownPolicy};
 use crate::problem::Problem;
@@ -279,6 +280,7 @@ impl Consumer {
             batch_limit: self.batch_limit,
             tombstones: self.tombstones,
             unknown_types: self.unknown_types,
+            calls: context.calls,
             db: context.db,
             stats: self.stats,
         });
@@ -356,6 +358,7 @@ fn with_newest(taken: &[TakenType]) -> Vec<(TakenType, &'static str)> {
 pub(crate) struct ConsumerContext {
     pub(crate) db: Database,
     pub(crate) kafka: KafkaSettings,
+    pub(crate) calls: Option<Arc<Calls>>,
     pub(crate) drain_deadline: Duration,
 }
 

@@ -1,8 +1,14 @@
 //! The running side of Factum: service, consumer lanes, relay, configuration, shutdown.
 
+mod answer;
+mod breaker;
+mod call;
+mod caller;
 mod cloud_events;
 mod config;
 mod consumer;
+mod direct_client;
+mod endpoint;
 mod handler;
 mod lane;
 mod maintenance;
@@ -18,9 +24,14 @@ mod stats;
 mod work_list;
 mod worker;
 
+pub use answer::{Answer, CallEndpoint, Calls, ResponseHandler};
+pub use call::{Call, OutboundCallError};
+pub use caller::CallerError;
 pub use cloud_events::{CloudEventsSource, CloudEventsSourceError};
 pub use config::{Config, ConfigError, Profile};
 pub use consumer::{Consumer, ConsumerError};
+pub use direct_client::{DirectClient, DirectError, DirectResponse};
+pub use endpoint::{EndpointSettings, SendError};
 pub use factum_kafka::StartAt;
 pub use handler::{BatchHandler, Handler, Tx};
 pub use lane::{LaneError, TombstonePolicy, UnknownPolicy};
@@ -32,6 +43,8 @@ pub use stats::{ConsumerStats, TypeStats};
 // What the command and the facade take from below, so that each depends on this crate alone.
 pub use factum_kafka::{KafkaSettings, SaslMechanism, Security};
 pub use factum_postgres::{
-    Database, DatabaseError, DatabaseSettings, ErrorKind, EventReader, MaintenanceReport, Outbox,
-    Publication, PublishError, Window, event_readers, maintain, migration, new_event_id,
+    CallActor, CallRefusal, CallResponse, CallRow, CallState, Database, DatabaseError,
+    DatabaseSettings, ErrorKind, EventReader, MaintenanceReport, Outbox,
+    Publication, PublishError, Window, event_readers, find_call, maintain, migration,
+    new_event_id, resolve_call, retry_call, reveal_response, unfinished_calls,
 };

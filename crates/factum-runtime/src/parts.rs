@@ -14,6 +14,7 @@ use crate::service::ServiceError;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Part {
+    Calls,
     Consumer(String),
     Maintenance,
     Relay,
@@ -23,6 +24,7 @@ impl fmt::Display for Part {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Part::Consumer(name) => write!(f, "consumer `{name}`"),
+            Part::Calls => f.write_str("the calls"),
             Part::Maintenance => f.write_str("the maintenance"),
             Part::Relay => f.write_str("the relay"),
         }
@@ -59,7 +61,7 @@ impl Parts {
     {
         let stop = match part {
             Part::Consumer(_) => self.consuming.clone(),
-            Part::Maintenance | Part::Relay => self.serving.clone(),
+            Part::Calls | Part::Maintenance | Part::Relay => self.serving.clone(),
         };
         let id = self.tasks.spawn(work(stop)).id();
         self.running.insert(id, part);
