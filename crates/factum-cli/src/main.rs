@@ -3,6 +3,7 @@
 //! Data goes to stdout; errors, notes and logs to stderr. With `--json` the last line of stdout is
 //! one JSON object. Exit codes: see [`outcome::Exit`].
 
+mod calls;
 mod contract;
 mod list;
 mod migrate;
@@ -31,6 +32,8 @@ struct Cli {
 enum Command {
     /// Make Factum's tables, or say what is pending
     Migrate(migrate::Options),
+    /// Look at the calls to other systems, and settle those that are in doubt
+    Calls(calls::Options),
     /// Compare the contracts of events with those that are published, list and show them
     Contract(contract::Options),
     /// Send the outbox's rows to Kafka, in a process that does nothing else
@@ -40,6 +43,7 @@ enum Command {
 fn main() -> ExitCode {
     // clap itself ends with 2 on wrong usage.
     let result = match Cli::parse().command {
+        Command::Calls(options) => calls::run(&options),
         Command::Contract(options) => contract::run(&options),
         Command::Migrate(options) => migrate::run(&options),
         Command::Relay(options) => relay::run(&options),
