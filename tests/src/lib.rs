@@ -17,6 +17,8 @@ use factum_testing::{TestBroker, TestDatabase, eventually};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
+pub mod provider;
+
 pub use factum;
 pub use factum_testing;
 pub use time;

@@ -3,6 +3,7 @@
 //! Data goes to stdout; errors, notes and logs to stderr. With `--json` the last line of stdout is
 //! one JSON object; a list is one object a line. Exit codes: see [`outcome::Exit`].
 
+mod calls;
 mod contract;
 mod dlq;
 mod list;
@@ -35,6 +36,8 @@ struct Cli {
 enum Command {
     /// Make Factum's tables, or say what is pending
     Migrate(migrate::Options),
+    /// Look at the calls to other systems, and settle those that are in doubt
+    Calls(calls::Options),
     /// Compare the contracts of events with those that are published, list and show them
     Contract(contract::Options),
     /// How everything is, on one screen; exit code 1 when something is red
@@ -48,6 +51,7 @@ enum Command {
 fn main() -> ExitCode {
     // clap itself ends with 2 on wrong usage.
     let result = match Cli::parse().command {
+        Command::Calls(options) => calls::run(&options),
         Command::Contract(options) => contract::run(&options),
         Command::Migrate(options) => migrate::run(&options),
         Command::Status(options) => status::run(&options),

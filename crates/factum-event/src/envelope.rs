@@ -9,6 +9,7 @@ use crate::decode::DecodeLimits;
 use crate::encode::{EncodeError, Output, ValueWriter};
 use crate::event::Event;
 use crate::event_id::EventId;
+use crate::idempotency_key::{IdempotencyKey, StepError};
 use crate::timestamp;
 use crate::version::VersionVisitor;
 
@@ -72,6 +73,20 @@ impl<E: Event> Envelope<E> {
     /// The event.
     pub fn event(&self) -> &E {
         &self.event
+    }
+
+    /// The key of this event's one call to another system (IDEM-4): the event's id.
+    pub fn idempotency_key(&self) -> IdempotencyKey {
+        IdempotencyKey::of(self.id)
+    }
+
+    /// The key of one of several calls of this event: the event's id and the step's name, `<id>/<step>`.
+    ///
+    /// # Errors
+    ///
+    /// [`StepError`] when `step` isn't 1 to 64 of `a-z 0-9 . _ -`.
+    pub fn idempotency_key_for_step(&self, step: &str) -> Result<IdempotencyKey, StepError> {
+        IdempotencyKey::of_step(self.id, step)
     }
 
     /// The event, owned.

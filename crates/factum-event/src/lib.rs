@@ -27,6 +27,7 @@ mod event;
 mod event_id;
 mod event_type;
 mod handler_error;
+mod idempotency_key;
 mod invalid;
 mod json;
 mod money;
@@ -52,6 +53,7 @@ pub use event::{Event, Occurred};
 pub use event_id::{EventId, EventIdError, EventIdSource};
 pub use event_type::{EventType, EventTypeError};
 pub use handler_error::HandlerError;
+pub use idempotency_key::{IdempotencyKey, StepError};
 pub use invalid::Invalid;
 pub use money::{Money, MoneyError};
 pub use outcome::{DeadLetterReason, Failure, OnExhausted, Outcome, Retry, RetryStrategy, decide};
@@ -71,6 +73,7 @@ pub mod __private {
     };
     pub use crate::contract::in_envelope;
     pub use crate::decode::read_record;
+    pub use crate::idempotency_key::idempotency_key;
     pub use crate::invalid::{check_read, check_written};
     pub use crate::personal::{
         as_text, concatenate, first_personal, length_of, personal_at, personal_place,

@@ -8,6 +8,7 @@
 //! - [`Outbox`]: publishing inside the caller's transaction.
 //! - [`Session`]: the consumer's transaction: dedup, handlers, guard and COMMIT.
 //! - [`RelayStore`]: what a relay asks the outbox for, under a lease.
+//! - [`write_call`] and [`CallStore`]: calls to other systems, and what a person does with them.
 //! - [`record_readers`] and [`event_readers`]: which consumer takes which version of an event.
 //! - [`dead_letter_groups`]: how many dead letters there are, exact.
 //! - [`due_replays`]: plans and runs of replays, for the service that carries them out.
@@ -27,6 +28,7 @@ mod event_id;
 mod instance;
 mod maintenance;
 pub mod migration;
+mod outbound_call;
 mod outbox;
 mod parking;
 mod partition;
@@ -48,6 +50,11 @@ pub use error::{DatabaseError, ErrorKind, classify, describe};
 pub use event_id::new_event_id;
 pub use instance::{Instance, InstanceId, RunningConsumer, forget_instances};
 pub use maintenance::{MaintenanceReport, Window, maintain};
+pub use outbound_call::{
+    AnsweredCall, CallNext, CallOutcome, CallRefusal, CallResponse, CallRow, CallState, CallStore,
+    CallWritten, ClaimedCalls, DueCall, NewCall, find_call, resolve_call, retry_call,
+    reveal_response, unfinished_calls, write_call,
+};
 pub use outbox::{MAX_PAYLOAD_BYTES, Outbox, Publication, PublishError};
 pub use parking::{
     DueKey, ParkedCounts, ParkedEvent, ParkedHead, ParkedRecord, Parking, due_keys, parked_counts,

@@ -11,6 +11,7 @@ use crate::database::Database;
 use crate::dead_letter::{self, DeadLetter};
 use crate::error::{self, DatabaseError, ErrorKind};
 use crate::event_id::now_unix_millis;
+use crate::outbound_call::{self, AnsweredCall};
 use crate::partition::{self, Place};
 use crate::raw_record::{self, RawRecord};
 use crate::replay::{self, ReplayFailure, ReplayOutcome, ReplayPlace};
@@ -459,6 +460,39 @@ impl Session {
         const WHAT: &str = "write that an item of a replay failed";
         self.needs_open(WHAT)?;
         self.statement(async |conn| replay::fail(conn, place, failure).await)
+            .await
+            .map_err(|failed| failed.into_error(WHAT))
+    }
+
+    /// Locks up to `limit` calls whose response is due for its handler, in the open transaction. Other sessions pass
+    /// them over.
+    ///
+    /// # Errors
+    /// The statement failed, or no transaction is open.
+    pub async fn lock_answered_calls(
+        &mut self,
+        service: &str,
+        endpoints: &[String],
+        limit: u32,
+    ) -> Result<Vec<AnsweredCall>, DatabaseError> {
+        const WHAT: &str = "take calls' responses";
+        self.needs_open(WHAT)?;
+        self.statement(async |conn| {
+            outbound_call::lock_answered(conn, service, endpoints, limit).await
+        })
+        .await
+        .map_err(|failed| failed.into_error(WHAT))
+    }
+
+    /// Marks calls as done in the open transaction, their responses' handlers having succeeded, and gives how many
+    /// were still to be done.
+    ///
+    /// # Errors
+    /// The statement failed, or no transaction is open.
+    pub async fn finish_answered_calls(&mut self, ids: &[i64]) -> Result<u64, DatabaseError> {
+        const WHAT: &str = "mark calls as done";
+        self.needs_open(WHAT)?;
+        self.statement(async |conn| outbound_call::finish_answered(conn, ids).await)
             .await
             .map_err(|failed| failed.into_error(WHAT))
     }

@@ -1,6 +1,6 @@
 //! Configuration from the environment: typed, checked as a whole, secrets kept out of sight.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
@@ -12,6 +12,7 @@ use secrecy::{ExposeSecret, SecretString};
 use url::Url;
 
 use crate::cloud_events::CloudEventsSource;
+use crate::endpoint::{Endpoint, EndpointSettings};
 use crate::problem::{Problem, write_list};
 
 /// Longest service name, in bytes: PostgreSQL cuts `application_name` off after 63.
@@ -71,6 +72,17 @@ const SETTINGS: [&str; 17] = [
 ];
 /// Long enough for a version with a hash.
 const BUILD_CHARS: usize = 100;
+/// `FACTUM_CALL_<NAME>_URL` and its kin: an endpoint of calls each.
+const CALL_PREFIX: &str = "FACTUM_CALL_";
+/// What may follow an endpoint's name. Longer ones come before those that they end with.
+const CALL_SETTINGS: [&str; 6] = [
+    "URL",
+    "AUTHORIZATION",
+    "CONNECT_TIMEOUT_MS",
+    "TIMEOUT_MS",
+    "CONCURRENCY",
+    "KEY_LIFETIME_SECONDS",
+];
 const PRODUCER_PREFIX: &str = "KAFKA_PRODUCER_";
 const CONSUMER_PREFIX: &str = "KAFKA_CONSUMER_";
 /// Read by Factum's own test suites, never by a service.
@@ -157,6 +169,12 @@ impl fmt::Display for Profile {
 /// | `FACTUM_DEDUP_WINDOW_DAYS` | `30` | 1 to 3650: how long an event id is remembered; an older event is refused, never handled twice |
 /// | `FACTUM_CREATE_TOPICS` | `true` in development, else `false` | whether the topics that the service declares as its own are created at start (CFG-5) |
 /// | `FACTUM_CLOUD_EVENTS_SOURCE` | none | a URI reference such as `/orders`: the relay adds the attributes of CloudEvents to each record, with this source |
+/// | `FACTUM_CALL_<NAME>_URL` | none | an endpoint of calls, such as `https://api.example.com/base`; `http` only on this machine or in development. `CARD_PAYMENTS` is the endpoint `card-payments` |
+/// | `FACTUM_CALL_<NAME>_AUTHORIZATION` | none | the value of the header `Authorization` of its calls |
+/// | `FACTUM_CALL_<NAME>_CONNECT_TIMEOUT_MS` | `2000` | 10 to 60000: the time for a connection |
+/// | `FACTUM_CALL_<NAME>_TIMEOUT_MS` | `10000` | 10 to 300000: the time for a call in all |
+/// | `FACTUM_CALL_<NAME>_CONCURRENCY` | `16` | 1 to 1000: calls at a time, of each process |
+/// | `FACTUM_CALL_<NAME>_KEY_LIFETIME_SECONDS` | `86400` | 60 to 31536000: how long the endpoint remembers an `Idempotency-Key`; a call is never sent after that, less a margin |
 /// | `KAFKA_PRODUCER_<PROPERTY>` | | passed to the relay's producer: `KAFKA_PRODUCER_LINGER_MS` is `linger.ms` |
 /// | `KAFKA_CONSUMER_<PROPERTY>` | | passed to every consumer: `KAFKA_CONSUMER_FETCH_MAX_BYTES` is `fetch.max.bytes` |
 ///
@@ -206,6 +224,8 @@ pub struct Config {
     /// The source of the CloudEvents attributes that a relay adds, `FACTUM_CLOUD_EVENTS_SOURCE`. `None`: it adds
     /// none.
     pub cloud_events: Option<CloudEventsSource>,
+    /// The endpoints of calls by name, `FACTUM_CALL_<NAME>_URL` and its kin.
+    pub calls: BTreeMap<String, EndpointSettings>,
     unused_variables: Vec<String>,
 }
 
@@ -283,9 +303,33 @@ impl Config {
                 self.database.url.expose_secret(),
             ));
         }
+        for (name, endpoint) in &self.calls {
+            problems.extend(endpoint_problems(self.profile, name, endpoint));
+        }
         problems.extend(kafka_field_problems(&self.kafka));
         problems.extend(kafka_property_problems(&self.kafka));
         problems
+    }
+
+    /// An endpoint of calls, ready to be called.
+    pub(crate) fn endpoint(&self, name: &str) -> Result<Endpoint, Problem> {
+        let Some(settings) = self.calls.get(name) else {
+            let url = call_variable(name, "URL");
+            return Err(Problem::new(
+                "CONS-X4",
+                "the environment",
+                format!("the endpoint `{name}` has no URL"),
+                format!("set {url}, for example {url}=https://api.example.com"),
+            ));
+        };
+        Endpoint::new(name, settings.clone()).map_err(|error| {
+            Problem::new(
+                "SEC-1",
+                format!("the endpoint `{name}`"),
+                error.to_string(),
+                "install the system's certificate authorities (the package ca-certificates)",
+            )
+        })
     }
 
     /// Host, port and database, without user or password: for messages.
@@ -326,6 +370,7 @@ impl Config {
         let cloud_events = reader.cloud_events();
         let build = reader.optional(BUILD).unwrap_or_default();
         reader.problems.extend(build_problem(&build));
+        let calls = reader.calls(profile);
         let kafka = KafkaSettings {
             brokers: brokers.clone().unwrap_or_default(),
             client_id: service.clone().unwrap_or_default(),
@@ -368,6 +413,7 @@ impl Config {
             },
             create_topics,
             cloud_events,
+            calls,
             unused_variables,
         })
     }
@@ -392,6 +438,7 @@ impl fmt::Debug for Config {
             .field("window_days", &self.window.keep_days)
             .field("create_topics", &self.create_topics)
             .field("cloud_events", &self.cloud_events)
+            .field("calls", &self.calls)
             .finish_non_exhaustive()
     }
 }
@@ -524,6 +571,57 @@ impl Reader {
             );
         }
         source.ok()
+    }
+
+    /// The endpoints of `FACTUM_CALL_<NAME>_…`.
+    fn calls(&mut self, profile: Option<Profile>) -> BTreeMap<String, EndpointSettings> {
+        let names: BTreeSet<String> = self
+            .vars
+            .keys()
+            .filter_map(|variable| call_endpoint(variable))
+            .map(|(name, _)| name)
+            .filter(|name| {
+                let set = |setting: &&str| self.optional(&call_variable(name, setting)).is_some();
+                CALL_SETTINGS.iter().any(|setting| set(&setting))
+            })
+            .collect();
+        let mut endpoints = BTreeMap::new();
+        for name in names {
+            let url_name = call_variable(&name, "URL");
+            let url = self.required(&url_name, "https://api.example.com");
+            let parsed = url.as_deref().and_then(|text| Url::parse(text).ok());
+            if url.is_some() && parsed.is_none() {
+                self.problem(
+                    "CFG-1",
+                    &url_name,
+                    format!("{url_name} is not a URL"),
+                    format!(
+                        "write {url_name}=https://api.example.com, a path behind it if need be"
+                    ),
+                );
+            }
+            let mut number =
+                |setting, unit, allowed| self.number(&call_variable(&name, setting), unit, allowed);
+            let connect_timeout = number("CONNECT_TIMEOUT_MS", "milliseconds", 10..=60_000);
+            let timeout = number("TIMEOUT_MS", "milliseconds", 10..=300_000);
+            let concurrency = number("CONCURRENCY", "calls", 1..=1000);
+            let key_lifetime = number("KEY_LIFETIME_SECONDS", "seconds", 60..=31_536_000);
+            let authorization = self.optional(&call_variable(&name, "AUTHORIZATION"));
+            let Some(url) = parsed else { continue };
+            let millis = |count: u32| Duration::from_millis(u64::from(count));
+            let mut endpoint = EndpointSettings::new(url);
+            endpoint.authorization = authorization.map(SecretString::from);
+            endpoint.connect_timeout = connect_timeout.map_or(endpoint.connect_timeout, millis);
+            endpoint.timeout = timeout.map_or(endpoint.timeout, millis);
+            endpoint.concurrency = concurrency.unwrap_or(endpoint.concurrency);
+            endpoint.key_lifetime = key_lifetime.map_or(endpoint.key_lifetime, seconds);
+            if let Some(profile) = profile {
+                self.problems
+                    .extend(endpoint_problems(profile, &name, &endpoint));
+            }
+            endpoints.insert(name, endpoint);
+        }
+        endpoints
     }
 
     /// `None` when the profile can't be read: what depends on it is then not judged.
@@ -805,6 +903,7 @@ impl Reader {
             .keys()
             .filter(|name| is_ours(name) && !SETTINGS.contains(&name.as_str()))
             .filter(|name| !passes_through(name) && !is_service_link(name))
+            .filter(|name| call_endpoint(name).is_none())
             .cloned()
             .collect();
         for name in unknown {
@@ -814,6 +913,10 @@ impl Reader {
                 continue;
             }
             let mend = match nearest {
+                _ if name.starts_with(CALL_PREFIX) => format!(
+                    "write {CALL_PREFIX}<NAME>_ and one of {}, the name in A-Z 0-9 and single _",
+                    CALL_SETTINGS.join(", ")
+                ),
                 Some(setting) => format!("did you mean {setting}? Else unset it"),
                 None => format!(
                     "unset it; the settings are {}",
@@ -893,6 +996,100 @@ fn nearest_setting(name: &str) -> Option<&'static str> {
         .filter(|(distance, setting)| distance * 4 <= setting.len())
         .min_by_key(|(distance, _)| *distance)
         .map(|(_, setting)| setting)
+}
+
+/// The endpoint and the setting that a variable is about.
+fn call_endpoint(variable: &str) -> Option<(String, &'static str)> {
+    let rest = variable.strip_prefix(CALL_PREFIX)?;
+    CALL_SETTINGS.iter().find_map(|setting| {
+        let name = rest.strip_suffix(setting)?.strip_suffix('_')?;
+        let kebab = name.to_lowercase().replace('_', "-");
+        (name == name.to_uppercase() && is_kebab(&kebab)).then_some((kebab, *setting))
+    })
+}
+
+/// `FACTUM_CALL_CARD_PAYMENTS_URL` for the setting `URL` of `card-payments`.
+pub(crate) fn call_variable(endpoint: &str, setting: &str) -> String {
+    format!(
+        "{CALL_PREFIX}{}_{setting}",
+        endpoint.to_uppercase().replace('-', "_")
+    )
+}
+
+/// What the rules forbid of an endpoint's settings.
+fn endpoint_problems(profile: Profile, name: &str, endpoint: &EndpointSettings) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    let mut problem = |rule, setting, what: String, mend: String| {
+        problems.push(Problem::new(
+            rule,
+            variable(&call_variable(name, setting)),
+            what,
+            mend,
+        ));
+    };
+    let url = &endpoint.url;
+    let example = call_variable(name, "URL");
+    if !matches!(url.scheme(), "https" | "http") || url.host_str().is_none() {
+        problem(
+            "CFG-1",
+            "URL",
+            "the endpoint's URL is neither https nor http".to_owned(),
+            format!("write {example}=https://api.example.com"),
+        );
+    } else if url.scheme() == "http" && profile == Profile::Production && !is_on_this_machine(url) {
+        problem(
+            "SEC-1",
+            "URL",
+            "the endpoint is called in the clear, which only the development profile allows on another machine".to_owned(),
+            format!("write {example}=https://…"),
+        );
+    }
+    let plain = url.username().is_empty() && url.password().is_none();
+    if !plain || url.query().is_some() || url.fragment().is_some() {
+        problem(
+            "CFG-1",
+            "URL",
+            "the endpoint's URL holds a user, a password, a query or a fragment".to_owned(),
+            format!(
+                "write scheme, host, port and path alone; a secret belongs into {}",
+                call_variable(name, "AUTHORIZATION")
+            ),
+        );
+    }
+    let secret = endpoint.authorization.as_ref();
+    if secret.is_some_and(|secret| {
+        !secret
+            .expose_secret()
+            .bytes()
+            .all(|b| b == b' ' || b.is_ascii_graphic())
+    }) {
+        problem(
+            "CFG-1",
+            "AUTHORIZATION",
+            "the endpoint's authorization is not the value of a header".to_owned(),
+            "write plain ASCII on one line, such as `Bearer …` or `Basic …`".to_owned(),
+        );
+    }
+    if endpoint.connect_timeout > endpoint.timeout {
+        problem(
+            "CONS-X4",
+            "CONNECT_TIMEOUT_MS",
+            "the connection may take longer than the whole call".to_owned(),
+            format!(
+                "write at most what {} says",
+                call_variable(name, "TIMEOUT_MS")
+            ),
+        );
+    }
+    if endpoint.usable_lifetime() < endpoint.key_lifetime / 2 {
+        problem(
+            "IDEM-4",
+            "KEY_LIFETIME_SECONDS",
+            "the call's time limit takes up more than half of the key's lifetime".to_owned(),
+            format!("lower {}", call_variable(name, "TIMEOUT_MS")),
+        );
+    }
+    problems
 }
 
 fn is_host_and_port(entry: &str) -> bool {

@@ -13,6 +13,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
+use crate::answer::Calls;
 use crate::handler::{BatchHandler, ErasedHandler, Handler, PerBatch, PerEvent};
 use crate::lane::{Lane, LaneError, TombstonePolicy, UnknownPolicy};
 use crate::mirror;
@@ -356,6 +357,7 @@ impl Consumer {
             unknown_types: self.unknown_types,
             retry_topics,
             mirror: self.mirror,
+            calls: context.calls,
             db: context.db,
             stats: self.stats,
             parked: ParkedCount::default(),
@@ -470,6 +472,7 @@ fn with_newest(taken: &[TakenType]) -> Vec<(TakenType, &'static str)> {
 pub(crate) struct ConsumerContext {
     pub(crate) db: Database,
     pub(crate) kafka: KafkaSettings,
+    pub(crate) calls: Option<Arc<Calls>>,
     pub(crate) drain_deadline: Duration,
     /// This process, for who carries a replay out.
     pub(crate) instance: InstanceId,

@@ -12,6 +12,8 @@ use sqlx::PgConnection;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
+use crate::call::{Call, CallWriter, Cause, OutboundCallError};
+
 /// Handles one event of type `E` inside the consumer's transaction.
 ///
 /// What it writes through `tx` commits together with the row that marks the event as processed
@@ -79,13 +81,15 @@ pub trait BatchHandler<E: Event>: Send + Sync + 'static {
 pub struct Tx<'a> {
     conn: &'a mut PgConnection,
     outbox: Outbox,
+    calls: CallWriter,
 }
 
 impl<'a> Tx<'a> {
-    pub(crate) fn new(conn: &'a mut PgConnection) -> Self {
+    pub(crate) fn new(conn: &'a mut PgConnection, calls: CallWriter) -> Self {
         Tx {
             conn,
             outbox: Outbox::new(),
+            calls,
         }
     }
 
@@ -106,6 +110,48 @@ impl<'a> Tx<'a> {
         self.outbox.publish(self.conn, publication).await
     }
 
+    /// Decides a call to another system: a row in this transaction, which the service's caller sends after the COMMIT,
+    /// again and again with the same key and the same bytes, until it has a response (IDEM-4). The key is this event's
+    /// id, or the id and the call's [`step`](Call::step).
+    ///
+    /// Should the event be handled a second time outside of what dedup remembers, the call of the first time stands, and
+    /// nothing is sent twice.
+    ///
+    /// # Errors
+    /// [`OutboundCallError`]: the endpoint isn't declared, the event has a call of that step already, a batch handler
+    /// has several events (see [`call_for`](Tx::call_for)), the call can't be sent as it is, or the database refused it.
+    pub async fn call(&mut self, call: Call) -> Result<(), OutboundCallError> {
+        self.calls.call(self.conn, call).await
+    }
+
+    /// As [`call`](Tx::call), for one event of a batch handler's.
+    ///
+    /// # Errors
+    /// As [`call`](Tx::call); [`OutboundCallError::OtherEvent`] when the handler wasn't given that event.
+    pub async fn call_for<E: Event>(
+        &mut self,
+        envelope: &Envelope<E>,
+        call: Call,
+    ) -> Result<(), OutboundCallError> {
+        self.calls.call_for(self.conn, envelope, call).await
+    }
+
+    /// What follows is the doing of a handler that was given these: publications continue the first one's trace,
+    /// calls have their keys.
+    pub(crate) fn turn_to(&mut self, causes: Vec<Cause>) {
+        self.continue_trace(causes.first().and_then(|cause| cause.trace));
+        self.calls.turn_to(causes);
+    }
+
+    fn turn_to_deliveries(&mut self, deliveries: &[Delivery]) {
+        // A batch has no single parent: it continues the first event's trace.
+        self.continue_trace(deliveries.first().and_then(|delivery| delivery.trace));
+        if self.calls.is_armed() {
+            self.calls
+                .turn_to(deliveries.iter().map(Delivery::cause).collect());
+        }
+    }
+
     fn continue_trace(&mut self, trace: Option<TraceContext>) {
         self.outbox = match trace {
             Some(trace) => Outbox::new().with_trace(trace),
@@ -118,6 +164,17 @@ impl<'a> Tx<'a> {
 pub(crate) struct Delivery {
     pub(crate) envelope: AnyEnvelope,
     pub(crate) trace: Option<TraceContext>,
+}
+
+impl Delivery {
+    fn cause(&self) -> Cause {
+        Cause {
+            event_id: self.envelope.id(),
+            event_type: self.envelope.event_type().to_owned(),
+            aggregate_id: self.envelope.aggregate_id().to_owned(),
+            trace: self.trace,
+        }
+    }
 }
 
 /// Bounds of one call.
@@ -175,7 +232,7 @@ impl<E: Event, H: Handler<E>> ErasedHandler for PerEvent<H, E> {
             let mut aborted = pin!(limits.abort.cancelled());
             let mut late = pin!(tokio::time::sleep(limits.timeout));
             for (index, delivery) in events.into_iter().enumerate() {
-                tx.continue_trace(delivery.trace);
+                tx.turn_to_deliveries(std::slice::from_ref(&delivery));
                 let envelope = delivery.envelope.downcast_ref::<E>().expect(OTHER_TYPE);
                 // A limit beyond what the clock can hold is none, as at first.
                 if let Some(limit) = Instant::now().checked_add(limits.timeout) {
@@ -204,8 +261,7 @@ impl<E: Event, H: BatchHandler<E>> ErasedHandler for PerBatch<H, E> {
         limits: &'a CallLimits,
     ) -> RunFuture<'a> {
         Box::pin(async move {
-            // A batch has no single parent: it continues the first event's trace.
-            tx.continue_trace(events.first().and_then(|d| d.trace));
+            tx.turn_to_deliveries(&events);
             let envelopes: Vec<Envelope<E>> = events
                 .into_iter()
                 .map(|d| d.envelope.downcast::<E>().expect(OTHER_TYPE))
@@ -221,6 +277,19 @@ impl<E: Event, H: BatchHandler<E>> ErasedHandler for PerBatch<H, E> {
                 })
         })
     }
+}
+
+/// One call of a response's handler, as [`call`].
+pub(crate) async fn call_response<F>(
+    limits: &CallLimits,
+    start: impl FnOnce() -> F,
+) -> Result<(), CallError>
+where
+    F: Future<Output = Result<(), HandlerError>> + Send,
+{
+    let aborted = pin!(limits.abort.cancelled());
+    let late = pin!(tokio::time::sleep(limits.timeout));
+    call(aborted, late, start).await
 }
 
 /// One call of a user's handler: its panic caught, bounded by `late`, given up once `aborted`.

@@ -1,8 +1,14 @@
 //! The running side of Factum: service, consumer lanes, relay, configuration, shutdown.
 
+mod answer;
+mod breaker;
+mod call;
+mod caller;
 mod cloud_events;
 mod config;
 mod consumer;
+mod direct_client;
+mod endpoint;
 mod handler;
 mod instance;
 mod lane;
@@ -24,9 +30,14 @@ mod stats;
 mod work_list;
 mod worker;
 
+pub use answer::{Answer, CallEndpoint, Calls, ResponseHandler};
+pub use call::{Call, OutboundCallError};
+pub use caller::CallerError;
 pub use cloud_events::{CloudEventsSource, CloudEventsSourceError};
 pub use config::{Config, ConfigError, Profile};
 pub use consumer::{Consumer, ConsumerError};
+pub use direct_client::{DirectClient, DirectError, DirectResponse};
+pub use endpoint::{EndpointSettings, SendError};
 pub use factum_kafka::StartAt;
 pub use handler::{BatchHandler, Handler, Tx};
 pub use lane::{LaneError, TombstonePolicy, UnknownPolicy};
@@ -38,7 +49,9 @@ pub use stats::{ConsumerStats, TypeStats};
 // What the command and the facade take from below, so that each depends on this crate alone.
 pub use factum_kafka::{KafkaSettings, SaslMechanism, Security};
 pub use factum_postgres::{
-    Database, DatabaseError, DatabaseSettings, DeadLetterGroup, ErrorKind, EventReader,
-    MaintenanceReport, Outbox, Publication, PublishError, Window, audit, dead_letter_groups,
-    dead_letter_list, event_readers, maintain, migration, new_event_id, replay_plan, status,
+    CallRefusal, CallResponse, CallRow, CallState, Database, DatabaseError, DatabaseSettings,
+    DeadLetterGroup, ErrorKind, EventReader, MaintenanceReport, Outbox, Publication, PublishError,
+    Window, audit, dead_letter_groups, dead_letter_list, event_readers, find_call, maintain,
+    migration, new_event_id, replay_plan, resolve_call, retry_call, reveal_response, status,
+    unfinished_calls,
 };

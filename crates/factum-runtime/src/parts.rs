@@ -14,6 +14,7 @@ use crate::service::ServiceError;
 
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Part {
+    Calls,
     Consumer(String),
     Heartbeat,
     Maintenance,
@@ -25,6 +26,7 @@ impl fmt::Display for Part {
         match self {
             Part::Consumer(name) => write!(f, "consumer `{name}`"),
             Part::Heartbeat => f.write_str("the heartbeat"),
+            Part::Calls => f.write_str("the calls"),
             Part::Maintenance => f.write_str("the maintenance"),
             Part::Relay => f.write_str("the relay"),
         }
@@ -61,7 +63,7 @@ impl Parts {
     {
         let stop = match part {
             Part::Consumer(_) => self.consuming.clone(),
-            Part::Heartbeat | Part::Maintenance | Part::Relay => self.serving.clone(),
+            Part::Calls | Part::Heartbeat | Part::Maintenance | Part::Relay => self.serving.clone(),
         };
         let id = self.tasks.spawn(work(stop)).id();
         self.running.insert(id, part);

@@ -5,11 +5,14 @@ use std::fmt;
 use std::future::Future;
 use std::io;
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
 use factum_event::{Event, Registry};
 use factum_postgres::{Database, InstanceId};
 
+use crate::answer::Calls;
+use crate::caller::{Caller, CallerError};
 use crate::config::Config;
 use crate::consumer::{Consumer, ConsumerContext, ConsumerError};
 use crate::instance::Heartbeat;
@@ -25,7 +28,7 @@ const DRAIN_SHARE: f64 = 0.8;
 /// How long the connections to the database may take to close, at the very end.
 const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 
-/// A service: a relay, consumers, or both, with maintenance beside them.
+/// A service: a relay, consumers, calls, or all of them, with maintenance beside them.
 ///
 /// [`run`](ServiceBuilder::run) checks first and starts only if everything is in order, listing every
 /// problem at once if not. Then it runs until a signal, or until one of its parts fails.
@@ -75,6 +78,7 @@ impl Service {
             relay: None,
             maintenance: true,
             consumers: Vec::new(),
+            calls: None,
             own_topics: BTreeSet::new(),
             new_topic_partitions: None,
         }
@@ -89,6 +93,7 @@ pub struct ServiceBuilder {
     pub(crate) relay: Option<Relay>,
     pub(crate) maintenance: bool,
     pub(crate) consumers: Vec<Consumer>,
+    pub(crate) calls: Option<Calls>,
     pub(crate) own_topics: BTreeSet<&'static str>,
     pub(crate) new_topic_partitions: Option<u32>,
 }
@@ -116,6 +121,13 @@ impl ServiceBuilder {
     /// failed, and the command which one runs. At most 100 characters, none of them a control character.
     pub fn build(mut self, build: impl Into<String>) -> ServiceBuilder {
         self.config.build = build.into();
+        self
+    }
+
+    /// Declares the endpoints that handlers call through [`tx.call`](crate::Tx::call), and sends the calls from this
+    /// process. Several processes share the work.
+    pub fn calls(mut self, calls: Calls) -> ServiceBuilder {
+        self.calls = Some(calls);
         self
     }
 
@@ -215,10 +227,12 @@ impl ServiceBuilder {
             relay,
             maintenance,
             consumers,
+            calls,
             ..
         } = self;
         let Ready {
             db,
+            endpoints,
             lanes,
             max_connections,
         } = ready;
@@ -257,11 +271,24 @@ impl ServiceBuilder {
             heartbeat.run(stop).await;
             Ok(())
         });
+        let calls = calls.map(|calls| Arc::new(calls.of_service(&config.service)));
+        if let Some(calls) = calls.clone() {
+            let caller = Caller {
+                db: db.clone(),
+                calls,
+                endpoints,
+                owner: relay_owner(&config.service),
+            };
+            parts.start(Part::Calls, |stop| async move {
+                caller.run(stop).await.map_err(ServiceError::Calls)
+            });
+        }
         for consumer in consumers {
             let name = consumer.name().to_owned();
             let context = ConsumerContext {
                 db: db.clone(),
                 kafka: config.kafka.clone(),
+                calls: calls.clone(),
                 drain_deadline: config.shutdown_deadline.mul_f64(DRAIN_SHARE),
                 instance,
                 build: config.build.clone(),
@@ -277,7 +304,7 @@ impl ServiceBuilder {
     }
 }
 
-/// Names a relay in its lease: by service and process for a person, and at random, because the
+/// Names a relay or a caller in its lease: by service and process for a person, and at random, because the
 /// process ids of containers are alike.
 fn relay_owner(service: &str) -> String {
     format!("{service}-{}-{:08x}", std::process::id(), fastrand::u32(..))
@@ -297,6 +324,8 @@ pub enum ServiceError {
         /// Why it stopped.
         source: ConsumerError,
     },
+    /// The calls to other systems stopped for good. The error says what to mend.
+    Calls(CallerError),
     /// The relay stopped for good.
     Relay(RelayError),
     /// A part panicked: a fault in Factum, please report it. Handlers' panics do not come here.
@@ -326,6 +355,7 @@ impl fmt::Display for ServiceError {
         match self {
             ServiceError::Start(problems) => write_list(f, "the service does not start", problems),
             ServiceError::Consumer { name, source } => write!(f, "consumer `{name}`: {source}"),
+            ServiceError::Calls(source) => write!(f, "the calls: {source}"),
             ServiceError::Relay(source) => write!(f, "the relay: {source}"),
             ServiceError::Panicked { part } => write!(
                 f,

@@ -6,8 +6,10 @@ use std::time::Duration;
 use factum_kafka::{KafkaError, KafkaErrorKind, NewTopic, create_topics, describe_topics};
 use factum_postgres::{Database, DatabaseSettings, SchemaProblem, check_schema};
 
+use crate::answer::Calls;
 use crate::config::{Profile, is_kebab};
 use crate::consumer::Consumer;
+use crate::endpoint::Endpoint;
 use crate::problem::{Problem, counted};
 use crate::service::{ServiceBuilder, ServiceError};
 
@@ -20,6 +22,8 @@ const MAX_POLL_INTERVAL_DEFAULT: Duration = Duration::from_secs(300);
 /// Connections beside the lanes' and the retriers': relay, its lease, maintenance, one for the start checks and then
 /// for what the consumers say of themselves, and one for the look at what is parked.
 const CONNECTIONS_BESIDE_LANES: u32 = 5;
+/// What calls need beside: one to claim and record, one for the handlers of responses.
+const CONNECTIONS_OF_CALLS: u32 = 2;
 /// Copies of a topic that is created in production; one elsewhere.
 const REPLICATION_IN_PRODUCTION: u16 = 3;
 /// Asked for when a service has no topic of its own to ask for: every Kafka has or may have it.
@@ -28,6 +32,8 @@ const PROBE_TOPIC: &str = "__consumer_offsets";
 /// Where the checks ended well.
 pub(crate) struct Ready {
     pub(crate) db: Database,
+    /// Those that calls go to.
+    pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) lanes: u32,
     pub(crate) max_connections: u32,
 }
@@ -37,6 +43,7 @@ impl ServiceBuilder {
     pub(crate) async fn check(&self) -> Result<Ready, ServiceError> {
         let mut problems = self.config.problems();
         problems.extend(self.part_problems());
+        let endpoints = self.endpoints(&mut problems);
         let topics = self.check_topics(&mut problems).await;
         let lanes = self.lanes(&topics);
         let settings = self.database_settings(lanes, &mut problems);
@@ -44,6 +51,7 @@ impl ServiceBuilder {
         match db {
             Some(db) if problems.is_empty() => Ok(Ready {
                 db,
+                endpoints,
                 lanes,
                 max_connections: settings.max_connections,
             }),
@@ -60,12 +68,12 @@ impl ServiceBuilder {
     fn part_problems(&self) -> Vec<Problem> {
         let mut problems = Vec::new();
         let service = &self.config.service;
-        if self.relay.is_none() && self.consumers.is_empty() {
+        if self.relay.is_none() && self.consumers.is_empty() && self.calls.is_none() {
             problems.push(Problem::new(
                 "CFG-1",
                 format!("service `{service}`"),
-                "the service has neither a relay nor a consumer, so there is nothing to run",
-                "add .relay() or .consumer(…) to the builder",
+                "the service has neither a relay nor a consumer nor calls, so there is nothing to run",
+                "add .relay(), .consumer(…) or .calls(…) to the builder",
             ));
         }
         if self.new_topic_partitions == Some(0) {
@@ -112,6 +120,47 @@ impl ServiceBuilder {
             }
         }
         problems
+    }
+
+    /// The endpoints that calls go to, as code and configuration have them.
+    fn endpoints(&self, problems: &mut Vec<Problem>) -> Vec<Endpoint> {
+        let Some(calls) = &self.calls else {
+            return Vec::new();
+        };
+        let place = |name: &str| format!("service `{}`, endpoint `{name}`", self.config.service);
+        for name in calls.doubled() {
+            problems.push(Problem::new(
+                "CFG-1",
+                place(name),
+                "the endpoint is declared twice",
+                "keep one `.endpoint(…)` of that name",
+            ));
+        }
+        if calls.time_limit().is_zero() {
+            problems.push(Problem::new(
+                "CONS-6",
+                format!("service `{}`", self.config.service),
+                "the time limit of responses' handlers is zero, so none could finish",
+                "write a `.handler_timeout(…)` of some seconds",
+            ));
+        }
+        let mut endpoints = Vec::new();
+        for name in calls.names() {
+            if !is_kebab(name) {
+                problems.push(Problem::new(
+                    "CFG-1",
+                    place(name),
+                    "the endpoint's name is not lower-case kebab",
+                    "name it in lower-case words joined by dashes, such as card-payments",
+                ));
+                continue;
+            }
+            match self.config.endpoint(name) {
+                Ok(endpoint) => endpoints.push(endpoint),
+                Err(problem) => problems.push(problem),
+            }
+        }
+        endpoints
     }
 
     /// Of the groups that are set apart from their consumers' names.
@@ -372,16 +421,20 @@ impl ServiceBuilder {
     fn database_settings(&self, lanes: u32, problems: &mut Vec<Problem>) -> DatabaseSettings {
         let consumers = u32::try_from(self.consumers.len()).unwrap_or(u32::MAX);
         let retriers = self.consumers.iter().map(Consumer::retry_connections);
+        let beside = CONNECTIONS_BESIDE_LANES
+            + if self.calls.is_some() {
+                CONNECTIONS_OF_CALLS
+            } else {
+                0
+            };
         // A lane and a retrier's worker for each consumer at least, whatever the brokers said.
-        let least = consumers
-            .saturating_mul(2)
-            .saturating_add(CONNECTIONS_BESIDE_LANES);
+        let least = consumers.saturating_mul(2).saturating_add(beside);
         let wanted = lanes
             .max(consumers)
             .saturating_add(retriers.fold(0, u32::saturating_add))
             // For a replay, which waits if there is none.
             .saturating_add(consumers)
-            .saturating_add(CONNECTIONS_BESIDE_LANES);
+            .saturating_add(beside);
         let max_connections = self.config.max_connections.unwrap_or(wanted);
         if max_connections < least {
             problems.push(Problem::new(
@@ -407,6 +460,7 @@ impl ServiceBuilder {
             .consumers
             .iter()
             .map(Consumer::time_limit)
+            .chain(self.calls.iter().map(Calls::time_limit))
             .max()
             .unwrap_or(self.config.database.handler_timeout);
         DatabaseSettings {

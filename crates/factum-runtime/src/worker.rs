@@ -22,6 +22,8 @@ use factum_postgres::{
 };
 use tokio_util::sync::CancellationToken;
 
+use crate::answer::Calls;
+use crate::call::CallWriter;
 use crate::handler::{CallError, CallLimits, Delivery, ErasedHandler, RunError, Tx};
 use crate::lane::{LaneError, TombstonePolicy, UnknownPolicy};
 use crate::metric;
@@ -49,6 +51,8 @@ pub(crate) struct HandlingContext {
     pub(crate) unknown_types: UnknownPolicy,
     pub(crate) retry_topics: RetryTopics,
     pub(crate) mirror: bool,
+    /// What its handlers may call.
+    pub(crate) calls: Option<Arc<Calls>>,
     pub(crate) db: Database,
     pub(crate) stats: Arc<ConsumerStats>,
     /// The service's build, for dead letters.
@@ -728,7 +732,8 @@ async fn run_handlers(
     items: Vec<Item>,
     limits: &CallLimits,
 ) -> Result<(), (Range<usize>, CallError)> {
-    let mut tx = Tx::new(session.conn());
+    let calls = CallWriter::new(context.consumer.clone(), context.calls.clone());
+    let mut tx = Tx::new(session.conn(), calls);
     let mut run: Vec<Delivery> = Vec::new();
     let mut places: Vec<usize> = Vec::new();
     let mut current: Option<&'static str> = None;

@@ -123,12 +123,14 @@ pub use factum_macros::{Event, Snapshot};
 #[cfg(feature = "service")]
 #[doc(inline)]
 pub use factum_runtime::{
-    BatchHandler, CloudEventsSource, CloudEventsSourceError, Config, ConfigError, Consumer,
-    ConsumerError, ConsumerStats, Database, DatabaseError, DatabaseSettings, ErrorKind,
-    EventReader, Handler, KafkaSettings, LaneError, MaintenanceReport, Outbox, Problem, Profile,
-    Publication, PublishError, Relay, RelayError, RelayStats, SaslMechanism, Security, Service,
-    ServiceBuilder, ServiceError, StartAt, TombstonePolicy, Tx, TypeStats, UnknownPolicy, Window,
-    event_readers, maintain, migration, new_event_id,
+    Answer, BatchHandler, Call, CallEndpoint, CallerError, Calls, CloudEventsSource,
+    CloudEventsSourceError, Config, ConfigError, Consumer, ConsumerError, ConsumerStats, Database,
+    DatabaseError, DatabaseSettings, DirectClient, DirectError, DirectResponse, EndpointSettings,
+    ErrorKind, EventReader, Handler, KafkaSettings, LaneError, MaintenanceReport,
+    OutboundCallError, Outbox, Problem, Profile, Publication, PublishError, Relay, RelayError,
+    RelayStats, ResponseHandler, SaslMechanism, Security, SendError, Service, ServiceBuilder,
+    ServiceError, StartAt, TombstonePolicy, Tx, TypeStats, UnknownPolicy, Window, event_readers,
+    maintain, migration, new_event_id,
 };
 
 pub use bigdecimal;

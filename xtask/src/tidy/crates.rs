@@ -54,6 +54,8 @@ const EDGES: &[(&str, &[&str])] = &[
             "factum",
             "factum-contract",
             "factum-fault",
+            // What the command's actions do to a running service.
+            "factum-runtime",
             "factum-testing",
         ],
     ),
