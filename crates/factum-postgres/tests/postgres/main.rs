@@ -10,6 +10,8 @@ mod guard;
 mod maintenance;
 mod migrations;
 mod outbox;
+mod parking;
+mod parking_orders;
 mod raw_records;
 mod readers;
 mod relay;
