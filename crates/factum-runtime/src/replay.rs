@@ -110,7 +110,11 @@ impl Replay {
     /// Does what is due, for about a second; whether there is more.
     async fn turn(&mut self) -> Result<bool, Ended> {
         let context = self.worker.context.clone();
-        let due = due_replays(&context.db, &context.consumer, self.runner).await?;
+        // It only reads, and a shutdown doesn't wait for a table that doesn't answer.
+        let due = tokio::select! {
+            () = self.drain.cancelled() => return Err(Halt::Draining.into()),
+            due = due_replays(&context.db, &context.consumer, self.runner) => due?,
+        };
         let mut more = false;
         for DueReplay { id, task, .. } in due {
             more |= match task {
@@ -234,7 +238,11 @@ impl Replay {
     /// Best effort: a gauge.
     async fn count_open(&self) {
         let context = &self.worker.context;
-        match open_dead_letters(&context.db, &context.consumer).await {
+        let open = tokio::select! {
+            () = self.drain.cancelled() => return,
+            open = open_dead_letters(&context.db, &context.consumer) => open,
+        };
+        match open {
             Ok(open) => {
                 for (reason, open) in open {
                     metrics::gauge!(metric::DEAD_LETTERS_OPEN, "consumer" => context.consumer.clone(), "reason" => reason)
