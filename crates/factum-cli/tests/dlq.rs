@@ -868,9 +868,13 @@ async fn an_interrupted_replay_pauses_and_a_killed_command_changes_nothing() {
     );
 
     assert_eq!(dlq(&database, &["replay", "--pause", "r-1"]).code, 0);
-    let child = start(&database, &arguments);
+    let mut child = start(&database, &arguments);
     running(&mut connection, &child, Signal::SIGINT).await;
-    let ended: Ended = child.wait_with_output().expect("it ends").into();
+    eventually(LIMIT, "the command ends", async || {
+        child.try_wait().expect("it can be asked").is_some()
+    })
+    .await;
+    let ended: Ended = child.wait_with_output().expect("it has ended").into();
     assert_eq!(ended.code, 130, "{}", ended.stderr);
     assert!(
         ended
