@@ -15,6 +15,8 @@ pub struct Facts {
     pub dead_letters: Vec<DeadLetter>,
     /// What of the consumer is parked.
     pub parked: Vec<Parked>,
+    /// The keys of the source topic that are parked for the consumer; what is no text is lost in them.
+    pub parked_keys: Vec<String>,
     /// The consumer's calls; empty if the history says nothing of any.
     pub calls: Vec<Call>,
     /// The topic that the consumer reads.

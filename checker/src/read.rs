@@ -37,6 +37,9 @@ const DEAD_LETTERS: &str = "dead_letter";
 /// The table of what is parked.
 const PARKED: &str = "parked_event";
 
+/// The table of the keys that are parked.
+const PARKED_KEYS: &str = "parked_key";
+
 /// The table of calls.
 const CALLS: &str = "outbound_call";
 
@@ -120,6 +123,7 @@ pub fn read(history: &History, database_url: &str, brokers: &str) -> Result<Fact
         effects: tables.effects,
         dead_letters: tables.dead_letters,
         parked: tables.parked,
+        parked_keys: tables.parked_keys,
         calls: tables.calls,
         source,
         derived,
@@ -131,6 +135,7 @@ struct Tables {
     effects: Vec<Vec<Effect>>,
     dead_letters: Vec<DeadLetter>,
     parked: Vec<Parked>,
+    parked_keys: Vec<String>,
     calls: Vec<Call>,
 }
 
@@ -184,6 +189,14 @@ async fn snapshot(history: &History, options: &PgConnectOptions) -> Result<Table
     .fetch_all(&mut *tx)
     .await
     .map_err(of(PARKED))?;
+    let keys: Vec<Vec<u8>> = sqlx::query_scalar(
+        "SELECT key FROM parked_key WHERE consumer = $1 AND topic = $2 ORDER BY key",
+    )
+    .bind(&history.consumer)
+    .bind(&history.source.topic)
+    .fetch_all(&mut *tx)
+    .await
+    .map_err(of(PARKED_KEYS))?;
     let calls: Vec<(i64, Uuid, String, String, String)> = match history.calls {
         None => Vec::new(),
         Some(_) => sqlx::query_as(
@@ -231,6 +244,10 @@ async fn snapshot(history: &History, options: &PgConnectOptions) -> Result<Table
         effects,
         dead_letters,
         parked,
+        parked_keys: keys
+            .iter()
+            .map(|key| String::from_utf8_lossy(key).into_owned())
+            .collect(),
         calls: calls
             .into_iter()
             .map(call)

@@ -29,6 +29,7 @@ const TABLES: &str = "
         consumer text, topic text, partition integer, record_offset bigint, reason text,
         state text NOT NULL DEFAULT 'open',
         UNIQUE (consumer, topic, partition, record_offset));
+    CREATE TABLE parked_key (consumer text, topic text, key bytea);
     CREATE TABLE parked_event (
         id bigint GENERATED ALWAYS AS IDENTITY, consumer text, topic text, partition integer,
         record_offset bigint, event_id uuid);
@@ -370,6 +371,18 @@ async fn judged(name: &str, broker: TestBroker) {
     assert_eq!(waiting["anomalies"][0]["kind"], "stuck");
     assert_eq!(waiting["counts"]["parked"], 1);
     stage.execute("TRUNCATE parked_event").await;
+    stage
+        .execute(&format!(
+            "INSERT INTO parked_key VALUES ('{CONSUMER}', '{0}', 'account-1'), ('another', '{0}', 'account-1'),
+                                           ('{CONSUMER}', 'another', 'account-1')",
+            stage.source
+        ))
+        .await;
+    assert_eq!(stage.check("running").code, 0);
+    let waiting = stage.check("ended").json();
+    assert_eq!(waiting["anomalies"].as_array().map(Vec::len), Some(1));
+    assert_eq!(waiting["anomalies"][0]["kind"], "stuck");
+    stage.execute("TRUNCATE parked_key").await;
 
     // Calls, and the other system's book of them.
     let mut history = stage.sound_history();
@@ -460,7 +473,7 @@ async fn what_cannot_be_judged_ends_with_its_code_and_tells_no_secret() {
     ));
     wrong.failed(2, "DATABASE_URL is no URL");
     assert!(!wrong.stderr.contains("s3cret"), "{}", wrong.stderr);
-    for table in ["parked_event", "dead_letter"] {
+    for table in ["parked_key", "parked_event", "dead_letter"] {
         stage.execute(&format!("DROP TABLE {table}")).await;
         stage.check("ended").failed(3, &format!("table {table}"));
     }

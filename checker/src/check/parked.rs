@@ -1,6 +1,6 @@
 //! What is parked: set aside in sight while the run goes on, and gone at its end.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::{AnomalyKind, Checker, Phase, Place, Step};
 use crate::facts::{Parked, Position, Record};
@@ -70,6 +70,17 @@ impl Checker<'_> {
         self.nothing_overtakes(&steps);
         if self.phase == Phase::Running {
             return;
+        }
+        let occupied: HashSet<&str> = self
+            .waiting
+            .iter()
+            .map(|input| history.input[*input].key.as_str())
+            .collect();
+        for key in &self.facts.parked_keys {
+            if !occupied.contains(key.as_str()) {
+                let text = format!("key {key} is still parked, and nothing waits behind it");
+                self.add(AnomalyKind::Stuck, text);
+            }
         }
         for (input, cause) in history.input.iter().enumerate() {
             if cause.fate == Fate::Parked && !self.waiting.contains(&input) {

@@ -165,6 +165,7 @@ impl Run {
                 effects: vec![rows(), rows()],
                 dead_letters: vec![letter(at(0, 11)), letter(at(0, 14)), letter(at(1, 6))],
                 parked: Vec::new(),
+                parked_keys: Vec::new(),
                 calls: Vec::new(),
                 source: topic(
                     &[(0, 15), (1, 8), (2, 0)],
@@ -845,6 +846,21 @@ fn stuck_a_parked_event_whose_effect_stands_already() {
 }
 
 #[test]
+fn stuck_a_key_that_is_parked_with_nothing_behind_it() {
+    let mut run = Run::clean();
+    run.facts.parked_keys = vec!["a".to_owned()];
+    let texts = run.at_the_end(&["stuck"]);
+    assert_eq!(
+        texts,
+        ["key a is still parked, and nothing waits behind it"]
+    );
+    // With something behind it, that is what is told.
+    run.facts.parked = vec![parked(3, A1, at(0, 13))];
+    let texts = run.at_the_end(&["stuck"]);
+    assert!(texts[0].starts_with("parked_event row 3"), "{texts:?}");
+}
+
+#[test]
 fn a_held_event_is_parked_to_the_end() {
     let mut run = Run::clean();
     run.undo(A2);
@@ -1146,6 +1162,7 @@ fn a_hundred_thousand_inputs_are_judged_at_once() {
         effects: vec![rows.clone(), rows],
         dead_letters: Vec::new(),
         parked: Vec::new(),
+        parked_keys: Vec::new(),
         calls: Vec::new(),
         source: topic(&[(0, 10 + i64::from(INPUTS))], source),
         derived: topic(&[(0, 3 + i64::from(INPUTS))], booked),
