@@ -38,6 +38,9 @@ pub(crate) enum Work {
     Relay,
     /// Relay and consumer in one service, until told to end.
     Service,
+    /// One call and one statement for each event, while some keys are parked. The raw side is the same service, and
+    /// nothing fails.
+    Parked,
 }
 
 /// Who does it.
@@ -60,6 +63,9 @@ pub(crate) struct Contend {
     /// The consumer's name, new for each round.
     #[arg(long)]
     pub(crate) consumer: String,
+    /// How many keys fail, or would.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) failing_keys: usize,
     #[arg(long)]
     pub(crate) brokers: String,
     /// The first process of the database server.
@@ -84,6 +90,7 @@ impl Contend {
                 (Work::Relay, Side::Factum) => product::relay(self).await,
                 (Work::Relay, Side::Raw) => raw_relay::relay(self).await,
                 (Work::Service, _) => product::serve(self).await,
+                (Work::Parked, _) => product::consume_beside_parked(self).await,
             }
         })?;
         writeln!(std::io::stdout(), "{}", serde_json::to_string(&measured)?)
