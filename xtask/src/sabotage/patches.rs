@@ -57,6 +57,7 @@ impl Patch {
 }
 
 const LANE: &str = "crates/factum-runtime/src/lane.rs";
+const WORKER: &str = "crates/factum-runtime/src/worker.rs";
 const WORK_LIST: &str = "crates/factum-runtime/src/work_list.rs";
 const LANES: &str = "crates/factum-kafka/src/lanes.rs";
 const OUTCOME: &str = "crates/factum-event/src/outcome.rs";
@@ -93,8 +94,8 @@ pub(crate) const PATCHES: &[Patch] = &[
         name: "offset-before-commit",
         what: "the offset moves before the transaction commits",
         file: LANE,
-        sound: "                    match self.attempt_through_outages(&records[part.clone()]).await {\n                        Ok(()) => part.end,",
-        broken: "                    self.feed.handled_below(records[part.end - 1].offset + 1);\n                    match self.attempt_through_outages(&records[part.clone()]).await {\n                        Ok(()) => part.end,",
+        sound: "                    let records = &records[part.clone()];\n",
+        broken: "                    let records = &records[part.clone()];\n                    self.feed.handled_below(records[records.len() - 1].offset + 1);\n",
         catchers: &[
             Catcher::Cell("handover/commit.before"),
             Catcher::Cell("handover/handle.halfway"),
@@ -289,7 +290,7 @@ pub(crate) const PATCHES: &[Patch] = &[
     Patch {
         name: "poison-is-dropped",
         what: "what can't be decoded is skipped instead of set aside",
-        file: LANE,
+        file: WORKER,
         sound: "            Decoded::Poison(poison) => Item::DeadLetter {\n                reason: DeadLetterReason::Poison(poison.reason()),\n                poison: Some(poison),\n            },",
         broken: "            Decoded::Poison(_) => Item::Unknown,",
         catchers: &[Catcher::Cell("kill/poll.after")],
@@ -418,7 +419,7 @@ pub(crate) const PATCHES: &[Patch] = &[
     Patch {
         name: "dedup-by-version",
         what: "each version of a fact is deduplicated by itself",
-        file: LANE,
+        file: WORKER,
         sound: "        let ids: Vec<EventId> = items.iter().filter_map(Item::event_id).collect();\n",
         broken: "        let by_version = |item: &Item| match item {\n            Item::Event { envelope, .. } => {\n                let mut id = envelope.id().to_string();\n                id.pop();\n                id.extend(envelope.sent_as().chars().last());\n                id.parse().ok()\n            }\n            _ => None,\n        };\n        let ids: Vec<EventId> = items.iter().filter_map(by_version).collect();\n",
         catchers: &[Catcher::Test {
