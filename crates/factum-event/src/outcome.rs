@@ -325,7 +325,7 @@ impl Retry {
 
 impl Default for Retry {
     fn default() -> Retry {
-        Retry::pause_partition()
+        Retry::park()
     }
 }
 

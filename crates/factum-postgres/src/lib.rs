@@ -20,6 +20,7 @@ mod event_id;
 mod maintenance;
 pub mod migration;
 mod outbox;
+mod parking;
 mod partition;
 mod reader;
 mod relay;
@@ -32,6 +33,9 @@ pub use error::{DatabaseError, ErrorKind, classify, describe};
 pub use event_id::new_event_id;
 pub use maintenance::{MaintenanceReport, Window, maintain};
 pub use outbox::{MAX_PAYLOAD_BYTES, Outbox, Publication, PublishError};
+pub use parking::{
+    DueKey, ParkedCounts, ParkedEvent, ParkedHead, ParkedRecord, Parking, due_keys, parked_counts,
+};
 pub use reader::{EventReader, Reading, event_readers, record_readers};
 pub use relay::{Lease, Occasion, OutboxRow, RelayStore, SLOTS};
 pub use schema::{SchemaProblem, check_schema};

@@ -1,4 +1,4 @@
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 use std::fmt;
 use std::time::{Duration, Instant};
 
@@ -94,6 +94,9 @@ pub enum DedupVerdict {
     /// Older than the dedup window, or more than a day in the future with no partition: nobody
     /// knows whether it was handled (listing fault 12). It goes to the dead letters.
     OutOfWindow,
+    /// Its key is parked: it waits behind it, unless it was handled before
+    /// ([`Session::dedup_unless_parked`] alone).
+    Parked,
 }
 
 /// Why [`Session::commit`] didn't commit as asked.
@@ -253,32 +256,64 @@ impl Session {
     /// A statement failed: call [`rollback`](Self::rollback). `Unavailable` when the partition
     /// for today is missing, because then maintenance is at fault and not the event.
     pub async fn dedup(&mut self, consumer: &str, ids: &[EventId]) -> Result<Dedup, DatabaseError> {
+        let queue: Vec<(EventId, &[u8])> = ids.iter().map(|id| (*id, &[][..])).collect();
+        self.dedup_queue(consumer, None, &queue).await
+    }
+
+    /// The same for a lane's batch of one topic, each event with its key, in the same one statement: an event whose
+    /// key is parked gets no dedup row and the verdict [`Parked`](DedupVerdict::Parked), whether it was handled
+    /// before or not; [`park_behind`](Self::park_behind) tells. Until the transaction ends no parked key that was
+    /// found can be freed.
+    ///
+    /// # Errors
+    /// As [`dedup`](Self::dedup).
+    pub async fn dedup_unless_parked(
+        &mut self,
+        consumer: &str,
+        topic: &str,
+        events: &[(EventId, &[u8])],
+    ) -> Result<Dedup, DatabaseError> {
+        self.dedup_queue(consumer, Some(topic), events).await
+    }
+
+    async fn dedup_queue(
+        &mut self,
+        consumer: &str,
+        topic: Option<&str>,
+        events: &[(EventId, &[u8])],
+    ) -> Result<Dedup, DatabaseError> {
         const WHAT: &str = "deduplicate events";
         if !self.open || self.touched || self.batch.is_some() {
             return Err(misuse(WHAT, "it must come once, right after begin"));
         }
-        let mut given: Vec<Uuid> = ids.iter().map(|id| id.as_uuid()).collect();
+        let mut given: Vec<(Uuid, &[u8])> = events
+            .iter()
+            .map(|(id, key)| (id.as_uuid(), *key))
+            .collect();
         given.sort_unstable();
-        given.dedup();
+        given.dedup_by_key(|event| event.0);
         let mut outside = BTreeSet::new();
         for _ in 0..DEDUP_TRIES {
+            let (ids, keys): (Vec<Uuid>, Vec<&[u8]>) = given.iter().copied().unzip();
+            type Found = (String, Vec<Uuid>, Vec<Vec<u8>>);
             let inserted = self
-                .statement(async |conn| {
-                    let row = sqlx::query(DEDUP)
-                        .bind(consumer)
-                        .bind(&given)
-                        .fetch_one(conn)
-                        .await?;
-                    Ok((
-                        row.try_get::<String, _>(0)?,
-                        row.try_get::<Vec<Uuid>, _>(1)?,
-                    ))
+                .statement::<Found>(async |conn| match topic {
+                    None => {
+                        let query = sqlx::query(DEDUP).bind(consumer).bind(&ids);
+                        let row = query.fetch_one(conn).await?;
+                        Ok((row.try_get(0)?, row.try_get(1)?, Vec::new()))
+                    }
+                    Some(topic) => {
+                        let query = sqlx::query(DEDUP_UNLESS_PARKED).bind(consumer).bind(&ids);
+                        let row = query.bind(topic).bind(&keys).fetch_one(conn).await?;
+                        Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?))
+                    }
                 })
                 .await;
             match inserted {
-                Ok((xid, fresh)) => {
+                Ok((xid, fresh, parked)) => {
                     let xid = parse_xid(WHAT, &xid)?;
-                    let verdicts = verdicts(ids, &outside, &fresh);
+                    let verdicts = verdicts(events, &outside, &fresh, &parked);
                     self.batch = Some(Batch {
                         consumer: consumer.to_owned(),
                         fresh,
@@ -288,8 +323,8 @@ impl Session {
                 Err(Failed::Answer(err)) if error::code(&err) == NO_PARTITION => {}
                 Err(failed) => return Err(failed.into_error(WHAT)),
             }
-            outside.extend(self.find_outside(WHAT, &given).await?);
-            given.retain(|id| !outside.contains(id));
+            outside.extend(self.find_outside(WHAT, &ids).await?);
+            given.retain(|event| !outside.contains(&event.0));
         }
         Err(DatabaseError::plain(
             ErrorKind::Other,
@@ -571,7 +606,7 @@ impl Session {
         self.open = false;
     }
 
-    fn needs_open(&self, what: &'static str) -> Result<(), DatabaseError> {
+    pub(crate) fn needs_open(&self, what: &'static str) -> Result<(), DatabaseError> {
         if self.open && self.held.is_some() {
             Ok(())
         } else {
@@ -727,7 +762,7 @@ impl Session {
 
     /// Runs one statement. While it runs, the connection is out of the session and no transaction
     /// is open in it, so that a statement cut off half-way leaves it so.
-    async fn statement<T>(
+    pub(crate) async fn statement<T>(
         &mut self,
         statement: impl AsyncFnOnce(&mut PgConnection) -> Result<T, sqlx::Error>,
     ) -> Result<T, Failed> {
@@ -765,14 +800,14 @@ enum Settled {
 }
 
 /// Why a statement failed.
-enum Failed {
+pub(crate) enum Failed {
     /// The server answered with an error; the connection is sound.
     Answer(sqlx::Error),
     /// The connection is gone.
     Lost(Lost),
 }
 
-enum Lost {
+pub(crate) enum Lost {
     Before,
     Now(sqlx::Error),
 }
@@ -792,7 +827,7 @@ impl Lost {
 }
 
 impl Failed {
-    fn into_error(self, what: &'static str) -> DatabaseError {
+    pub(crate) fn into_error(self, what: &'static str) -> DatabaseError {
         match self {
             Self::Answer(err) => DatabaseError::new(what, &err),
             Self::Lost(lost) => lost.because(what),
@@ -815,6 +850,22 @@ const DEDUP: &str = "\
         RETURNING event_id \
     ) \
     SELECT pg_current_xact_id()::text, ARRAY(SELECT event_id FROM fresh)";
+
+/// The same, and the keys that are parked, which `FOR KEY SHARE` keeps parked until this transaction ends. It waits
+/// for the key's deletion alone, never for a handler of the retrier's.
+const DEDUP_UNLESS_PARKED: &str = "\
+    WITH parked AS MATERIALIZED ( \
+        SELECT key FROM parked_key \
+        WHERE consumer = $1 AND topic = $3 AND key = ANY($4::bytea[]) \
+        FOR KEY SHARE \
+    ), fresh AS ( \
+        INSERT INTO processed_event (consumer_group, event_id) \
+        SELECT $1, id FROM unnest($2::uuid[], $4::bytea[]) AS given (id, key) \
+        WHERE given.key NOT IN (SELECT key FROM parked) \
+        ON CONFLICT (consumer_group, event_id) DO NOTHING \
+        RETURNING event_id \
+    ) \
+    SELECT pg_current_xact_id()::text, ARRAY(SELECT event_id FROM fresh), ARRAY(SELECT key FROM parked)";
 
 /// How long to wait until a lost connection's transaction has an outcome, and how often to ask.
 const OUTCOME_LIMIT: Duration = Duration::from_secs(10);
@@ -844,16 +895,26 @@ async fn status(conn: &mut PgConnection, xid: TransactionId) -> Result<Status, s
     })
 }
 
-fn verdicts(ids: &[EventId], outside: &BTreeSet<Uuid>, fresh: &[Uuid]) -> Vec<DedupVerdict> {
+fn verdicts(
+    events: &[(EventId, &[u8])],
+    outside: &BTreeSet<Uuid>,
+    fresh: &[Uuid],
+    parked: &[Vec<u8>],
+) -> Vec<DedupVerdict> {
+    let parked: HashSet<&[u8]> = parked.iter().map(Vec::as_slice).collect();
     // They mostly come sorted, as they were sent; nothing says that they must.
     let mut fresh = fresh.to_vec();
     fresh.sort_unstable();
     let mut told = vec![false; fresh.len()];
-    ids.iter()
-        .map(|id| {
+    events
+        .iter()
+        .map(|(id, key)| {
             let id = id.as_uuid();
             if outside.contains(&id) {
                 return DedupVerdict::OutOfWindow;
+            }
+            if parked.contains(key) {
+                return DedupVerdict::Parked;
             }
             match fresh.binary_search(&id) {
                 // A second time in this batch it is a duplicate of the first.

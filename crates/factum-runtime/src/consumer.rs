@@ -16,12 +16,14 @@ use crate::handler::{BatchHandler, ErasedHandler, Handler, PerBatch, PerEvent};
 use crate::lane::{Lane, LaneError, TombstonePolicy, UnknownPolicy};
 use crate::problem::Problem;
 use crate::readers::Readers;
+use crate::retrier::Retrier;
 use crate::stats::{ConsumerStats, TypeCounter};
-use crate::worker::HandlingContext;
+use crate::worker::{HandlingContext, ParkedCount};
 
 /// Records in one transaction at most; beyond it a transaction only holds its locks longer.
 const DEFAULT_BATCH_LIMIT: usize = 500;
 const DEFAULT_HANDLER_TIMEOUT: Duration = Duration::from_secs(30);
+const DEFAULT_RETRY_WORKERS: u32 = 4;
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
 /// Beyond the drain deadline: the commit of the last offsets and the good-bye to the group.
 const LEAVE_LIMIT: Duration = Duration::from_secs(10);
@@ -59,6 +61,7 @@ pub struct Consumer {
     retry: Retry,
     handler_timeout: Duration,
     batch_limit: usize,
+    retry_workers: u32,
     tombstones: TombstonePolicy,
     unknown_types: UnknownPolicy,
     start_at: StartAt,
@@ -87,6 +90,7 @@ impl Consumer {
             retry: Retry::default(),
             handler_timeout: DEFAULT_HANDLER_TIMEOUT,
             batch_limit: DEFAULT_BATCH_LIMIT,
+            retry_workers: DEFAULT_RETRY_WORKERS,
             tombstones: TombstonePolicy::default(),
             unknown_types: UnknownPolicy::default(),
             start_at: StartAt::default(),
@@ -123,9 +127,17 @@ impl Consumer {
         self
     }
 
-    /// How transient failures are retried. Default: [`Retry::default`].
+    /// How transient failures are retried. Default: [`Retry::park`], which keeps the order of each key while every
+    /// other key goes on.
     pub fn retry(mut self, retry: Retry) -> Self {
         self.retry = retry;
+        self
+    }
+
+    /// Parked keys that this process retries at the same time, 1 to 64; default 4. Each takes a connection to the
+    /// database while it has work.
+    pub fn retry_workers(mut self, workers: u32) -> Self {
+        self.retry_workers = workers;
         self
     }
 
@@ -190,6 +202,11 @@ impl Consumer {
         self.handler_timeout
     }
 
+    /// Connections of its retrier.
+    pub(crate) fn retry_connections(&self) -> u32 {
+        self.retry_workers
+    }
+
     /// What is wrong with it, apart from its name.
     pub(crate) fn problems(&self) -> Vec<Problem> {
         let problem = |rule, what: String, mend: &str| {
@@ -231,6 +248,14 @@ impl Consumer {
                 "CONS-6",
                 what,
                 "write `.batch_limit(n)` with 1 to 10000",
+            ));
+        }
+        if !(1..=64).contains(&self.retry_workers) {
+            let what = format!("it has {} retry workers", self.retry_workers);
+            problems.push(problem(
+                "RTRY-3",
+                what,
+                "write `.retry_workers(n)` with 1 to 64",
             ));
         }
         if self.handler_timeout.is_zero() {
@@ -281,12 +306,26 @@ impl Consumer {
             unknown_types: self.unknown_types,
             db: context.db,
             stats: self.stats,
+            parked: ParkedCount::default(),
         });
 
         let tasks = TaskTracker::new();
         let (report, mut reports) = mpsc::unbounded_channel::<LaneError>();
         let runtime = tokio::runtime::Handle::current();
         let spawner = tasks.clone();
+        let no_more_retries = CancellationToken::new();
+        let give_up = CancellationToken::new();
+        // Where this future is dropped, the retrier ends, too.
+        let _cut_off = (
+            no_more_retries.clone().drop_guard(),
+            give_up.clone().drop_guard(),
+        );
+        let retrier = Retrier::new(
+            lane_context.clone(),
+            no_more_retries.clone(),
+            give_up.clone(),
+        );
+        let retrier_report = report.clone();
         let consumer = GroupConsumer::start(&context.kafka, &group, move |feed| {
             let lane = Lane::new(lane_context.clone(), feed);
             let report = report.clone();
@@ -309,6 +348,13 @@ impl Consumer {
         // A consumer runs once: its counters have no group yet.
         let _ = stats.group.set(consumer.stats());
 
+        let retry_workers = self.retry_workers;
+        let mut retrier = tokio::spawn(async move {
+            if let Err(error) = retrier.run(retry_workers).await {
+                // The consumer listens until its retrier has ended.
+                let _ = retrier_report.send(error);
+            }
+        });
         let no_more_records = CancellationToken::new();
         let readers = AbortOnDropHandle::new(tokio::spawn(readers.run(no_more_records.clone())));
         let ended = tokio::select! {
@@ -316,7 +362,24 @@ impl Consumer {
             Some(error) = reports.recv() => Err(ConsumerError::Lane(error)),
             Some(error) = consumer.failed() => Err(ConsumerError::Kafka(error)),
         };
-        if !consumer.stop(context.drain_deadline + LEAVE_LIMIT).await {
+        no_more_retries.cancel();
+        let drained_by = tokio::time::Instant::now() + context.drain_deadline;
+        let retries_ended = async {
+            if tokio::time::timeout_at(drained_by, &mut retrier)
+                .await
+                .is_err()
+            {
+                give_up.cancel();
+                return tokio::time::timeout(LEAVE_LIMIT, retrier).await.is_ok();
+            }
+            true
+        };
+        let left = consumer.stop(context.drain_deadline + LEAVE_LIMIT);
+        let (retries_ended, left) = tokio::join!(retries_ended, left);
+        if !retries_ended {
+            tracing::error!(consumer = %self.name, "the retrier did not end in time; its transactions are rolled back by the database");
+        }
+        if !left {
             tracing::error!(consumer = %self.name, "the Kafka client did not close in time; it is left behind");
         }
         tasks.close();

@@ -5,15 +5,19 @@
 //! narrowed down to the event that fails; everything else of the batch commits.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use factum_event::{Failure, Outcome, decide};
+use factum_event::{DeadLetterReason, Failure, Outcome, decide};
 use factum_fault::Point;
 use factum_kafka::{LaneFeed, Record};
-use factum_postgres::{DatabaseError, Session};
+use factum_postgres::{DatabaseError, Parking, Session};
 
 use crate::stats::add;
 use crate::work_list::{Part, WorkList};
-use crate::worker::{AttemptError, Entry, Halt, HandlingContext, Letter, Streamed, Worker};
+use crate::worker::{
+    AttemptError, Entry, Halt, HandlingContext, Letter, Streamed, Waiting, Worker,
+};
 
 /// Values of one batch in memory, about.
 const BATCH_BYTES: usize = 8 * 1024 * 1024;
@@ -134,9 +138,11 @@ impl Lane {
                             continue;
                         }
                         Err(AttemptError::Halt(halt)) => return Err(halt),
-                        Err(AttemptError::Conflict { .. } | AttemptError::Outage(_)) => {
-                            unreachable!("attempt_through_outages answers neither")
-                        }
+                        Err(
+                            AttemptError::Conflict { .. }
+                            | AttemptError::Outage(_)
+                            | AttemptError::Full,
+                        ) => unreachable!("attempt_through_outages answers none of them"),
                     }
                 }
             };
@@ -147,15 +153,54 @@ impl Lane {
         Ok(())
     }
 
-    /// Takes one failing record to its outcome: retried while its partition waits, or set aside.
+    /// Takes one failing record to its outcome: parked, retried while its partition waits, or set aside.
     async fn settle(&mut self, record: &Record, mut failure: Failure) -> Result<(), Halt> {
         let first_failed_at = time::OffsetDateTime::now_utc();
+        // A record that holds no event has no key to wait under: it fails by the database's conflicts alone.
+        let waiting = self.worker.context.waiting(record);
         let mut attempt: u32 = 1;
         loop {
             let outcome = decide(&failure, attempt, &self.worker.context.retry);
             tracing::warn!(consumer = %self.worker.context.consumer, topic = self.feed.topic(),
                 partition = self.feed.partition(), offset = record.offset, attempt, %failure, ?outcome,
                 "an event failed");
+            let parking = match (outcome, &waiting) {
+                (Outcome::Park { up_to }, Some(waiting)) => Some((waiting, Some(up_to))),
+                (Outcome::Hold, Some(waiting)) => Some((waiting, None)),
+                _ => None,
+            };
+            if let Some((waiting, up_to)) = parking {
+                let error = failure.to_string();
+                let parked = Park {
+                    record,
+                    waiting,
+                    parking: Parking {
+                        attempts: attempt,
+                        // Full jitter: what failed together doesn't come back together.
+                        wait: up_to.map(|up_to: Duration| up_to.mul_f64(fastrand::f64())),
+                        error: &error,
+                    },
+                    first_failed_at,
+                    consumer: &self.worker.context.clone().consumer,
+                    added: AtomicBool::new(false),
+                };
+                self.worker.wait_for_room().await?;
+                self.worker.write(&parked).await?;
+                let added = usize::from(parked.added.load(Ordering::Relaxed));
+                self.worker.context.note_parked(added);
+                return Ok(());
+            }
+            // Without a key the partition waits instead.
+            let outcome = match outcome {
+                Outcome::Park { up_to: after } => Outcome::Retry {
+                    after,
+                    counted: true,
+                },
+                Outcome::Hold => Outcome::DeadLetter {
+                    reason: DeadLetterReason::AttemptsExhausted,
+                },
+                other => other,
+            };
             match outcome {
                 Outcome::Retry { after, counted } => {
                     // Half of the delay is fixed, half is jitter: lanes that failed together
@@ -172,9 +217,11 @@ impl Lane {
                         Ok(_) => return Ok(()),
                         Err(AttemptError::Records { failure: again, .. }) => failure = again,
                         Err(AttemptError::Halt(halt)) => return Err(halt),
-                        Err(AttemptError::Conflict { .. } | AttemptError::Outage(_)) => {
-                            unreachable!("attempt_through_outages answers neither")
-                        }
+                        Err(
+                            AttemptError::Conflict { .. }
+                            | AttemptError::Outage(_)
+                            | AttemptError::Full,
+                        ) => unreachable!("attempt_through_outages answers none of them"),
                     }
                     if counted {
                         attempt += 1;
@@ -199,6 +246,29 @@ impl Lane {
                 other => unreachable!("a failure's outcome is {other:?}"),
             }
         }
+    }
+}
+
+/// A key that is to be parked, with the event that failed.
+struct Park<'a> {
+    record: &'a Record,
+    waiting: &'a Waiting,
+    parking: Parking<'a>,
+    first_failed_at: time::OffsetDateTime,
+    consumer: &'a str,
+    added: AtomicBool,
+}
+
+impl Entry for Park<'_> {
+    async fn write(&self, session: &mut Session) -> Result<(), DatabaseError> {
+        factum_fault::at(Point::ParkBefore);
+        let row = self.waiting.row(self.record);
+        let added = session
+            .park_key(self.consumer, &row, &self.parking, self.first_failed_at)
+            .await?;
+        factum_fault::at(Point::ParkAfter);
+        self.added.store(added, Ordering::Relaxed);
+        Ok(())
     }
 }
 

@@ -17,9 +17,9 @@ const TOPICS_TIMEOUT: Duration = Duration::from_secs(10);
 const CONSUMER_NAME_MAX_BYTES: usize = 128;
 /// librdkafka's own, where `KAFKA_CONSUMER_MAX_POLL_INTERVAL_MS` says nothing else.
 const MAX_POLL_INTERVAL_DEFAULT: Duration = Duration::from_secs(300);
-/// Connections beside the lanes': relay, its lease, maintenance, and one for the start checks and then for what the
-/// consumers say of themselves.
-const CONNECTIONS_BESIDE_LANES: u32 = 4;
+/// Connections beside the lanes' and the retriers': relay, its lease, maintenance, one for the start checks and then
+/// for what the consumers say of themselves, and one for the look at what is parked.
+const CONNECTIONS_BESIDE_LANES: u32 = 5;
 /// Copies of a topic that is created in production; one elsewhere.
 const REPLICATION_IN_PRODUCTION: u16 = 3;
 /// Asked for when a service has no topic of its own to ask for: every Kafka has or may have it.
@@ -343,10 +343,14 @@ impl ServiceBuilder {
 
     fn database_settings(&self, lanes: u32, problems: &mut Vec<Problem>) -> DatabaseSettings {
         let consumers = u32::try_from(self.consumers.len()).unwrap_or(u32::MAX);
-        // A lane for each consumer at least, whatever the brokers said.
-        let least = consumers.saturating_add(CONNECTIONS_BESIDE_LANES);
+        let retriers = self.consumers.iter().map(Consumer::retry_connections);
+        // A lane and a retrier's worker for each consumer at least, whatever the brokers said.
+        let least = consumers
+            .saturating_mul(2)
+            .saturating_add(CONNECTIONS_BESIDE_LANES);
         let wanted = lanes
             .max(consumers)
+            .saturating_add(retriers.fold(0, u32::saturating_add))
             .saturating_add(CONNECTIONS_BESIDE_LANES);
         let max_connections = self.config.max_connections.unwrap_or(wanted);
         if max_connections < least {
@@ -366,7 +370,7 @@ impl ServiceBuilder {
             tracing::warn!(
                 max_connections,
                 wanted,
-                "with all partitions in this process some lanes would wait for a connection"
+                "with all partitions in this process some lanes or retries would wait for a connection"
             );
         }
         let handler_timeout = self

@@ -44,6 +44,8 @@ stats! {
     duplicates,
     /// Records set aside in `dead_letter`.
     dead_lettered,
+    /// Events that were parked, whether they failed or wait behind one that did.
+    parked,
     /// Events of a type without a handler.
     unknown,
     /// Records without a value.

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use factum_event::{
@@ -16,13 +17,14 @@ use factum_event::{
 use factum_fault::Point;
 use factum_kafka::Record;
 use factum_postgres::{
-    CommitError, Database, DatabaseError, DeadLetter, DedupVerdict, ErrorKind, RollbackError,
-    Session, TransactionId, classify, describe,
+    CommitError, Database, DatabaseError, DeadLetter, DedupVerdict, ErrorKind, ParkedRecord,
+    RollbackError, Session, TransactionId, classify, describe,
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::handler::{CallError, CallLimits, Delivery, ErasedHandler, RunError, Tx};
 use crate::lane::{LaneError, TombstonePolicy, UnknownPolicy};
+use crate::metric;
 use crate::stats::{ConsumerStats, Tally, add};
 
 /// Immediate re-runs of a transaction that PostgreSQL broke off (40001, 40P01) before the conflict
@@ -30,6 +32,8 @@ use crate::stats::{ConsumerStats, Tally, add};
 const CONFLICT_RETRIES: u32 = 10;
 const OUTAGE_FIRST_DELAY: Duration = Duration::from_millis(100);
 const OUTAGE_MAX_DELAY: Duration = Duration::from_secs(5);
+/// How often a partition looks whether there is room to park another event.
+const ROOM_DELAY: Duration = Duration::from_millis(500);
 
 /// What everything that handles a consumer's events shares.
 pub(crate) struct HandlingContext {
@@ -43,6 +47,22 @@ pub(crate) struct HandlingContext {
     pub(crate) unknown_types: UnknownPolicy,
     pub(crate) db: Database,
     pub(crate) stats: Arc<ConsumerStats>,
+    pub(crate) parked: ParkedCount,
+}
+
+/// How many of the consumer's events are parked, about: what its retrier counted last, and what this process has
+/// parked since.
+#[derive(Debug, Default)]
+pub(crate) struct ParkedCount(AtomicU64);
+
+impl ParkedCount {
+    pub(crate) fn set(&self, events: u64) {
+        self.0.store(events, Ordering::Relaxed);
+    }
+
+    fn leaves_room(&self, limit: u32) -> bool {
+        self.0.load(Ordering::Relaxed) < u64::from(limit)
+    }
 }
 
 /// Why an attempt, or whoever asked for it, didn't go on.
@@ -65,6 +85,8 @@ pub(crate) enum AttemptError {
     },
     /// Not an event's fault: the database is away, or a COMMIT's outcome is unknown.
     Outage(String),
+    /// As many events are parked as may be: more have to wait on their topic.
+    Full,
     Halt(Halt),
 }
 
@@ -75,6 +97,8 @@ enum Item {
         trace: Option<TraceContext>,
     },
     Duplicate,
+    /// It waits behind an event of its key.
+    Parked,
     DeadLetter {
         reason: DeadLetterReason,
         poison: Option<Poison>,
@@ -167,9 +191,7 @@ impl Worker {
 
     /// Says goodbye to the database.
     pub(crate) async fn close(mut self) {
-        if let Some(session) = self.session.take() {
-            session.close().await;
-        }
+        self.rest().await;
     }
 
     /// Waits, unless the work is to end meanwhile.
@@ -238,6 +260,10 @@ impl Worker {
                         .await
                         .map_err(AttemptError::Halt)?;
                 }
+                Err(AttemptError::Full) => {
+                    self.log_full();
+                    self.pause(ROOM_DELAY).await.map_err(AttemptError::Halt)?;
+                }
                 Err(AttemptError::Conflict { range }) => {
                     add(&self.context.stats.reruns, 1);
                     conflicts += 1;
@@ -264,7 +290,41 @@ impl Worker {
         Ok(())
     }
 
-    fn discard_session(&mut self) {
+    /// Waits until the consumer may park another event.
+    pub(crate) async fn wait_for_room(&self) -> Result<(), Halt> {
+        let limit = self.context.retry.limit_in_all();
+        while !self.context.parked.leaves_room(limit) {
+            self.log_full();
+            self.pause(ROOM_DELAY).await?;
+        }
+        Ok(())
+    }
+
+    fn log_full(&self) {
+        let retry = &self.context.retry;
+        tracing::warn!(consumer = %self.context.consumer, per_key = retry.limit_per_key(), in_all = retry.limit_in_all(),
+            "as many events are parked as may be: this partition waits until there is room, nothing is lost. Mend \
+             what the parked events fail on; `factum parked list` shows it");
+    }
+
+    /// The session, opened if there is none: for look-ups between two transactions.
+    pub(crate) async fn session(&mut self) -> Result<&mut Session, DatabaseError> {
+        let context = self.context.clone();
+        open(&mut self.session, &context.db).await
+    }
+
+    /// Gives the connection up until it is needed again.
+    pub(crate) async fn rest(&mut self) {
+        if let Some(session) = self.session.take() {
+            session.close().await;
+        }
+    }
+
+    pub(crate) fn is_resting(&self) -> bool {
+        self.session.is_none()
+    }
+
+    pub(crate) fn discard_session(&mut self) {
         if let Some(session) = self.session.take() {
             session.discard();
         }
@@ -283,7 +343,14 @@ impl Worker {
             .map(|r| context.decode(r, L::STORED))
             .collect();
         factum_fault::at(Point::DecodeAfter);
-        let ids: Vec<EventId> = items.iter().filter_map(Item::event_id).collect();
+        let ids: Vec<(EventId, &[u8])> = records
+            .iter()
+            .zip(&items)
+            .filter_map(|(record, item)| match item {
+                Item::Event { envelope, .. } => Some((envelope.id(), key_of(record, envelope))),
+                _ => None,
+            })
+            .collect();
         let skipped = Skipped::count(&items);
         if skipped.unknown + skipped.tombstones == records.len() {
             skipped.record(&context.stats);
@@ -305,7 +372,16 @@ impl Worker {
                 return Ok(Some((session, xid, Vec::new())));
             }
             factum_fault::at(Point::DedupBefore);
-            let dedup = session.dedup(&context.consumer, &ids).await?;
+            let dedup = if L::STORED {
+                let ids: Vec<EventId> = ids.iter().map(|(id, _)| *id).collect();
+                session.dedup(&context.consumer, &ids).await?
+            } else {
+                // A lane's records are of one topic.
+                let topic = &records[0].topic;
+                session
+                    .dedup_unless_parked(&context.consumer, topic, &ids)
+                    .await?
+            };
             factum_fault::at(Point::DedupAfter);
             // Dedup has begun anew for ids outside of the window: what was claimed is to be claimed again.
             let anew = dedup.verdicts.contains(&DedupVerdict::OutOfWindow);
@@ -331,6 +407,7 @@ impl Worker {
         let mut verdict = verdicts.into_iter();
         let mut fresh: Vec<(usize, EventId)> = Vec::with_capacity(ids.len());
         let mut tally = Tally::default();
+        let mut waiting: Vec<(usize, Waiting)> = Vec::new();
         for (index, item) in items.iter_mut().enumerate() {
             let Item::Event { envelope, .. } = &*item else {
                 continue;
@@ -346,6 +423,10 @@ impl Worker {
                     duplicates += 1;
                     *item = Item::Duplicate;
                 }
+                Some(DedupVerdict::Parked) => {
+                    waiting.push((index, Waiting::new(&records[index], envelope)));
+                    *item = Item::Parked;
+                }
                 Some(DedupVerdict::OutOfWindow) | None => {
                     *item = Item::DeadLetter {
                         reason: DeadLetterReason::OutOfWindow,
@@ -353,6 +434,44 @@ impl Worker {
                     };
                 }
             }
+        }
+        let mut parked = 0;
+        if !waiting.is_empty() {
+            let rows: Vec<ParkedRecord<'_>> = waiting
+                .iter()
+                .map(|(index, waiting)| waiting.row(&records[*index]))
+                .collect();
+            let topic = &records[0].topic;
+            let limit = context.retry.limit_per_key();
+            factum_fault::at(Point::ParkBefore);
+            let behind = session
+                .park_behind(&context.consumer, topic, &rows, limit)
+                .await;
+            factum_fault::at(Point::ParkAfter);
+            let behind = match behind {
+                Ok(behind) => behind,
+                Err(error) => {
+                    let failed = self.begin_failed(&error, records.len());
+                    self.discard_session();
+                    return Err(failed);
+                }
+            };
+            let room = context.parked.leaves_room(context.retry.limit_in_all());
+            if behind.full || (behind.added > 0 && !room) {
+                if let Err(error) = session.rollback().await {
+                    return Err(AttemptError::Outage(error.to_string()));
+                }
+                return Err(AttemptError::Full);
+            }
+            for (_, waiting) in waiting
+                .iter()
+                .zip(&behind.processed)
+                .filter_map(|(waiting, processed)| processed.then_some(waiting))
+            {
+                tally.add(waiting.sent_as, 0, 1);
+                duplicates += 1;
+            }
+            parked = behind.added;
         }
         let mut letters = 0;
         for (record, item) in records.iter().zip(&items) {
@@ -423,6 +542,7 @@ impl Worker {
                 add(&context.stats.dead_lettered, letters);
                 skipped.record(&context.stats);
                 tally.record(&context.stats);
+                context.note_parked(parked);
                 Ok(done)
             }
             Err(error) => {
@@ -626,13 +746,53 @@ async fn run_handlers(
     }
 }
 
-impl Item {
-    fn event_id(&self) -> Option<EventId> {
-        match self {
-            Item::Event { envelope, .. } => Some(envelope.id()),
-            _ => None,
+/// What an event waits behind: its record's key, or its aggregate's id if it has none.
+fn key_of<'a>(record: &'a Record, envelope: &'a AnyEnvelope) -> &'a [u8] {
+    match &record.key {
+        Some(key) => key,
+        None => envelope.aggregate_id().as_bytes(),
+    }
+}
+
+/// A record that is to be parked, beside the record itself.
+pub(crate) struct Waiting {
+    key: Vec<u8>,
+    event_id: EventId,
+    sent_as: &'static str,
+    headers: Vec<(String, Option<Vec<u8>>)>,
+}
+
+impl Waiting {
+    fn new(record: &Record, envelope: &AnyEnvelope) -> Waiting {
+        Waiting {
+            key: key_of(record, envelope).to_vec(),
+            event_id: envelope.id(),
+            sent_as: envelope.sent_as(),
+            headers: owned_headers(record),
         }
     }
+
+    pub(crate) fn row<'a>(&'a self, record: &'a Record) -> ParkedRecord<'a> {
+        ParkedRecord {
+            topic: &record.topic,
+            partition: record.partition,
+            offset: record.offset,
+            key: &self.key,
+            keyless: record.key.is_none(),
+            // An event has a value.
+            value: record.value.as_deref().unwrap_or_default(),
+            headers: &self.headers,
+            event_id: self.event_id,
+            event_type: self.sent_as,
+        }
+    }
+}
+
+fn owned_headers(record: &Record) -> Vec<(String, Option<Vec<u8>>)> {
+    let headers = record.headers.iter();
+    headers
+        .map(|(name, value)| (name.to_owned(), value.map(<[u8]>::to_vec)))
+        .collect()
 }
 
 /// Records that need no transaction.
@@ -704,11 +864,25 @@ impl HandlingContext {
             first_failed_at: None,
             event_id,
             event_type,
-            headers: record
-                .headers
-                .iter()
-                .map(|(name, value)| (name.to_owned(), value.map(<[u8]>::to_vec)))
-                .collect(),
+            headers: owned_headers(record),
+        }
+    }
+
+    /// What is to be parked of `record`; nothing if it holds no event that can be read.
+    pub(crate) fn waiting(&self, record: &Record) -> Option<Waiting> {
+        match self.registry.decode(record.value.as_deref()) {
+            Decoded::Event(envelope) => Some(Waiting::new(record, &envelope)),
+            Decoded::Unknown { .. } | Decoded::Poison(_) | Decoded::Tombstone => None,
+        }
+    }
+
+    /// Counts events that are parked now and weren't before.
+    pub(crate) fn note_parked(&self, events: usize) {
+        if events > 0 {
+            add(&self.stats.parked, events);
+            add(&self.parked.0, events);
+            metrics::counter!(metric::PARKED_TOTAL, "consumer" => self.consumer.clone())
+                .increment(events as u64);
         }
     }
 
