@@ -77,8 +77,12 @@ impl Contend {
     /// Does the work and prints what it has cost as one line of JSON.
     pub(crate) fn run(&self) -> Result<()> {
         tracing_subscriber::fmt()
-            // What a client says while its broker is still starting is no news here.
-            .with_env_filter("warn,librdkafka=error")
+            .with_env_filter(match self.work {
+                // Each failure is a line, and here they are meant to be.
+                Work::Parked => "error",
+                // What a client says while its broker is still starting is no news here.
+                _ => "warn,librdkafka=error",
+            })
             .with_ansi(std::io::stderr().is_terminal())
             .with_writer(std::io::stderr)
             .init();
