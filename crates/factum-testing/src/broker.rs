@@ -154,6 +154,21 @@ impl TestBroker {
         self.send(&batch).await;
     }
 
+    /// Puts records without a key into a partition, in order.
+    pub async fn produce_keyless(&self, topic: &str, partition: i32, values: &[Vec<u8>]) {
+        let batch: Vec<OutgoingRecord<'_>> = values
+            .iter()
+            .map(|value| OutgoingRecord {
+                topic,
+                key: None,
+                value: Some(value),
+                headers: Vec::new(),
+                partition: Some(partition),
+            })
+            .collect();
+        self.send(&batch).await;
+    }
+
     /// Sends records as they are, and waits until the broker has them.
     pub async fn send(&self, batch: &[OutgoingRecord<'_>]) {
         let producer = self

@@ -6,7 +6,7 @@ use time::OffsetDateTime;
 use crate::fixture::Fixture;
 
 /// How many migrations there are.
-const ALL: usize = 2;
+const ALL: usize = 6;
 
 #[tokio::test]
 async fn migrations_run_once_and_are_safe_to_run_twice() {
