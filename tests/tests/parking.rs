@@ -1,4 +1,4 @@
-//! Parking, the default retry: the failed event's key waits, in order, and every other key goes on (RTRY-3).
+//! Parking, the default retry: the failed event's key waits, in order, and every other key goes on (RTRY-1).
 
 use std::time::Duration;
 

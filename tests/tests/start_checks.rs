@@ -278,7 +278,7 @@ async fn a_pool_too_small_is_refused() {
     assert_reads(
         only(&problems),
         "CFG-1",
-        "2 connections are too few: with 1 consumer the service needs at least 5",
+        "2 connections are too few: with 1 consumer the service needs at least 7",
         "FACTUM_DATABASE_MAX_CONNECTIONS",
         "write 7, or unset it",
     );

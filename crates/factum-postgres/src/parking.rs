@@ -1,5 +1,5 @@
 //! Keys whose events wait (tables `parked_key` and `parked_event`): the first of them failed, the later ones queue
-//! behind it, in order (RTRY-3).
+//! behind it, in order (RTRY-1).
 //!
 //! # Who may do what
 //!
@@ -382,59 +382,62 @@ impl Session {
         .map_err(|failed| failed.into_error(WHAT))
     }
 
-    /// Frees a key behind which nothing waits, so that its next event is handled by its lane again. `false` if
-    /// something waits, or a lane's transaction that knows the key as parked is still open.
+    /// Keeps lanes away from a parked key until this transaction ends, so that it can be freed. `false` if a lane's
+    /// open transaction knows the key as parked, or the key isn't parked any more.
     ///
     /// # Errors
-    /// A statement failed, or no transaction is open.
-    pub async fn unpark(&mut self, consumer: &str, due: &DueKey) -> Result<bool, DatabaseError> {
-        const WHAT: &str = "free a parked key";
+    /// The statement failed, or no transaction is open.
+    pub async fn lock_parked_key(
+        &mut self,
+        consumer: &str,
+        due: &DueKey,
+    ) -> Result<bool, DatabaseError> {
+        const WHAT: &str = "lock a parked key";
         self.needs_open(WHAT)?;
         self.statement(async |conn| {
-            if !lock_key(&mut *conn, consumer, due).await? {
-                return Ok(false);
-            }
-            free_key(conn, consumer, due).await
+            let locked = sqlx::query(
+                "SELECT 1 FROM parked_key WHERE consumer = $1 AND topic = $2 AND key = $3 FOR UPDATE SKIP LOCKED",
+            )
+            .bind(consumer)
+            .bind(&due.topic)
+            .bind(&due.key)
+            .fetch_optional(conn)
+            .await?;
+            Ok(locked.is_some())
         })
         .await
         .map_err(|failed| failed.into_error(WHAT))
     }
-}
 
-/// Locks a parked key's row against lanes, unless one of them has it.
-async fn lock_key(
-    conn: &mut PgConnection,
-    consumer: &str,
-    due: &DueKey,
-) -> Result<bool, sqlx::Error> {
-    let locked = sqlx::query(
-        "SELECT 1 FROM parked_key WHERE consumer = $1 AND topic = $2 AND key = $3 FOR UPDATE SKIP LOCKED",
-    )
-    .bind(consumer)
-    .bind(&due.topic)
-    .bind(&due.key)
-    .fetch_optional(conn)
-    .await?;
-    Ok(locked.is_some())
-}
-
-/// Deletes the key's row if nothing waits. A statement of its own, after the lock: its snapshot has what a lane that
-/// held the row before has queued.
-async fn free_key(
-    conn: &mut PgConnection,
-    consumer: &str,
-    due: &DueKey,
-) -> Result<bool, sqlx::Error> {
-    let freed = sqlx::query(
-        "DELETE FROM parked_key WHERE consumer = $1 AND topic = $2 AND key = $3 \
-           AND NOT EXISTS (SELECT FROM parked_event e WHERE e.consumer = $1 AND e.topic = $2 AND e.key = $3)",
-    )
-    .bind(consumer)
-    .bind(&due.topic)
-    .bind(&due.key)
-    .execute(conn)
-    .await?;
-    Ok(freed.rows_affected() > 0)
+    /// Frees a [locked](Self::lock_parked_key) key if nothing waits behind it, so that its next event is handled by
+    /// its lane again. A statement of its own after the lock: its snapshot has what a lane that held the row before
+    /// has queued. `false` if something waits.
+    ///
+    /// # Errors
+    /// The statement failed, or no transaction is open.
+    pub async fn free_parked_key(
+        &mut self,
+        consumer: &str,
+        due: &DueKey,
+    ) -> Result<bool, DatabaseError> {
+        const WHAT: &str = "free a parked key";
+        self.needs_open(WHAT)?;
+        self.statement(async |conn| {
+            let freed = sqlx::query(
+                "DELETE FROM parked_key WHERE consumer = $1 AND topic = $2 AND key = $3 \
+                   AND NOT EXISTS (SELECT FROM parked_event e \
+                                    WHERE e.consumer = $1 AND e.topic = $2 AND e.key = $3)",
+            )
+            .bind(consumer)
+            .bind(&due.topic)
+            .bind(&due.key)
+            .execute(conn)
+            .await?;
+            Ok(freed.rows_affected() > 0)
+        })
+        .await
+        .map_err(|failed| failed.into_error(WHAT))
+    }
 }
 
 async fn settle(

@@ -253,7 +253,7 @@ impl Consumer {
         if !(1..=64).contains(&self.retry_workers) {
             let what = format!("it has {} retry workers", self.retry_workers);
             problems.push(problem(
-                "RTRY-3",
+                "RTRY-1",
                 what,
                 "write `.retry_workers(n)` with 1 to 64",
             ));

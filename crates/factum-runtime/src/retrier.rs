@@ -1,4 +1,4 @@
-//! Takes parked keys whose time has come and handles their events, in order (RTRY-3, RTRY-4).
+//! Takes parked keys whose time has come and handles their events, in order (RTRY-1).
 //!
 //! Each of a consumer's processes runs a retrier with some workers. They share the keys through the database alone:
 //! see `factum_postgres`'s `parking` for the locks and why no event overtakes another.
@@ -467,7 +467,8 @@ struct Free<'a> {
 impl Entry for Free<'_> {
     async fn write(&self, session: &mut Session) -> Result<(), DatabaseError> {
         factum_fault::at(Point::UnparkBefore);
-        let freed = session.unpark(self.consumer, self.due).await?;
+        let freed = session.lock_parked_key(self.consumer, self.due).await?
+            && session.free_parked_key(self.consumer, self.due).await?;
         factum_fault::at(Point::UnparkAfter);
         self.freed.store(freed, Ordering::Relaxed);
         Ok(())

@@ -9,6 +9,8 @@ mod guard;
 mod maintenance;
 mod migrations;
 mod outbox;
+mod parking;
+mod parking_orders;
 mod readers;
 mod relay;
 mod relay_orders;
