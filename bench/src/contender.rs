@@ -38,6 +38,9 @@ pub(crate) enum Work {
     Relay,
     /// Relay and consumer in one service, until told to end.
     Service,
+    /// One call and one statement for each event, while some keys are parked. The raw side is the same service, and
+    /// nothing fails.
+    Parked,
 }
 
 /// Who does it.
@@ -60,6 +63,9 @@ pub(crate) struct Contend {
     /// The consumer's name, new for each round.
     #[arg(long)]
     pub(crate) consumer: String,
+    /// How many keys fail, or would.
+    #[arg(long, default_value_t = 0)]
+    pub(crate) failing_keys: usize,
     #[arg(long)]
     pub(crate) brokers: String,
     /// The first process of the database server.
@@ -71,8 +77,12 @@ impl Contend {
     /// Does the work and prints what it has cost as one line of JSON.
     pub(crate) fn run(&self) -> Result<()> {
         tracing_subscriber::fmt()
-            // What a client says while its broker is still starting is no news here.
-            .with_env_filter("warn,librdkafka=error")
+            .with_env_filter(match self.work {
+                // Each failure is a line, and here they are meant to be.
+                Work::Parked => "error",
+                // What a client says while its broker is still starting is no news here.
+                _ => "warn,librdkafka=error",
+            })
             .with_ansi(std::io::stderr().is_terminal())
             .with_writer(std::io::stderr)
             .init();
@@ -84,6 +94,7 @@ impl Contend {
                 (Work::Relay, Side::Factum) => product::relay(self).await,
                 (Work::Relay, Side::Raw) => raw_relay::relay(self).await,
                 (Work::Service, _) => product::serve(self).await,
+                (Work::Parked, _) => product::consume_beside_parked(self).await,
             }
         })?;
         writeln!(std::io::stdout(), "{}", serde_json::to_string(&measured)?)

@@ -13,6 +13,7 @@ mod measurement;
 mod meter;
 mod order;
 mod page;
+mod parking;
 mod picture;
 mod product;
 mod raw_consumer;

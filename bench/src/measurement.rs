@@ -21,6 +21,7 @@ use crate::display::Display;
 use crate::exactness::{Deviation, first_out_of_order};
 use crate::meter::Measured;
 use crate::order::{OrderConfirmed, OrderPlaced, RawOrder};
+use crate::parking::Load;
 use crate::report::{Entry, rounded, thousands};
 use crate::stage::Stage;
 use crate::statistic::{median, percentile};
@@ -39,7 +40,7 @@ const RATE: u64 = 1_000;
 /// How long the last effect may take after the last publish.
 const LAST_EFFECT_LIMIT: Duration = Duration::from_secs(30);
 
-/// One of the four.
+/// One of them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Measurement {
     pub(crate) name: &'static str,
@@ -50,7 +51,7 @@ pub(crate) struct Measurement {
 }
 
 /// What is measured, in this order. A round takes some seconds.
-pub(crate) const MEASUREMENTS: [Measurement; 4] = [
+pub(crate) const MEASUREMENTS: [Measurement; 5] = [
     Measurement {
         name: "per-event",
         work: Work::PerEvent,
@@ -70,6 +71,13 @@ pub(crate) const MEASUREMENTS: [Measurement; 4] = [
         work: Work::Relay,
         events: 100_000,
         goal: Some(0.75),
+        p99_goal_ms: None,
+    },
+    Measurement {
+        name: "beside-parked",
+        work: Work::Parked,
+        events: 200_000,
+        goal: Some(0.9),
         p99_goal_ms: None,
     },
     Measurement {
@@ -103,6 +111,7 @@ impl Measurement {
             Work::PerEvent | Work::Batch => self.consumers(stage, rounds, events, display),
             Work::Relay => self.relays(stage, rounds, events, display),
             Work::Service => self.service(stage, rounds, events, display),
+            Work::Parked => self.beside_parked(stage, rounds, events, display),
         }
         .with_context(|| format!("measuring {}", self.name))
     }
@@ -125,9 +134,63 @@ impl Measurement {
             let consumer = format!("bench-{}-{round}", self.name);
             let database = stage.database()?;
             stage.settle(&database)?;
-            let contender = Contender::start(stage, &database, self.work, side, total, &consumer)?;
+            let contender =
+                Contender::start(stage, &database, self.work, side, total, &consumer, 0)?;
             let measured = contender.end()?;
             stage.check_effects(&database, &consumer, &expected)?;
+            Ok(measured)
+        })
+    }
+
+    /// The rate of the events whose keys never fail: while the other keys are parked, and where none is.
+    fn beside_parked(
+        &self,
+        stage: &Stage,
+        rounds: u32,
+        events: usize,
+        display: &Display,
+    ) -> Result<Entry> {
+        display.now(&format!("{}: filling the topic", self.name));
+        let topic = OrderConfirmed::TOPIC;
+        stage.block_on(broker::create_topic(&stage.brokers(), topic))?;
+        let (all, records) = with_duplicates(events)?;
+        let load = Load::of(all, records)?;
+        broker::fill(&stage.brokers(), topic, &load.records)?;
+        self.take_turns(rounds, events, display, |side, round| {
+            let consumer = format!("bench-{}-{round}-{side:?}", self.name).to_lowercase();
+            let database = stage.database()?;
+            stage.settle(&database)?;
+            let total = match side {
+                // What is parked is never done.
+                Side::Factum => load.healthy_records,
+                Side::Raw => load.records.len(),
+            };
+            let contender = Contender::start(
+                stage,
+                &database,
+                self.work,
+                side,
+                total as u64,
+                &consumer,
+                load.failing_keys,
+            )?;
+            let mut measured = contender.end()?;
+            let parked = stage.ask(&database, "SELECT count(*) FROM parked_key")?;
+            match side {
+                Side::Factum => {
+                    ensure!(
+                        parked == load.failing_keys as i64,
+                        "not exact: {parked} keys are parked, and {} fail",
+                        load.failing_keys
+                    );
+                    stage.check_effects(&database, &consumer, &load.healthy)?;
+                }
+                Side::Raw => {
+                    ensure!(parked == 0, "not exact: {parked} keys are parked");
+                    stage.check_effects(&database, &consumer, &load.all)?;
+                    measured.events = (measured.events as f64 * load.healthy_part()).round() as u64;
+                }
+            }
             Ok(measured)
         })
     }
@@ -156,7 +219,7 @@ impl Measurement {
             })?;
             stage.settle(&database)?;
             let contender =
-                Contender::start(stage, &database, self.work, side, events as u64, "none")?;
+                Contender::start(stage, &database, self.work, side, events as u64, "none", 0)?;
             let measured = contender.end()?;
             let unmarked = "SELECT count(*) FROM outbox WHERE published_at IS NULL";
             let unmarked = stage.ask(&database, unmarked)?;
@@ -189,6 +252,12 @@ impl Measurement {
                 display.ended(format_args!("{what}: {}", told(&measured)));
                 results.push(measured);
             }
+        }
+        if let Some((least, most)) = ratios(&ours, &theirs) {
+            let name = self.name;
+            display.ended(format_args!(
+                "{name}: round by round the ratio is {least:.3} to {most:.3}"
+            ));
         }
         self.entry(events, &ours, &theirs)
     }
@@ -257,6 +326,18 @@ impl Measurement {
     }
 }
 
+/// The least and the greatest ratio of two runs of one round: how far the ratio of the medians can be trusted.
+fn ratios(ours: &[Measured], theirs: &[Measured]) -> Option<(f64, f64)> {
+    let ratios = ours
+        .iter()
+        .zip(theirs)
+        .map(|(ours, theirs)| ours.events_per_second() / theirs.events_per_second());
+    ratios.fold(None, |range, ratio| {
+        let (least, most) = range.unwrap_or((ratio, ratio));
+        Some((ratio.min(least), ratio.max(most)))
+    })
+}
+
 fn told(measured: &Measured) -> String {
     format!(
         "{} events/s, CPU per event {:.1} µs, the database's {:.1} µs, {:.0} MiB",
@@ -280,6 +361,7 @@ impl Contender {
         side: Side,
         total: u64,
         consumer: &str,
+        failing_keys: usize,
     ) -> Result<Contender> {
         let name = |value: Option<clap::builder::PossibleValue>| {
             value.map(|value| value.get_name().to_owned())
@@ -290,6 +372,7 @@ impl Contender {
             .args(name(work.to_possible_value()))
             .args(name(side.to_possible_value()))
             .args(["--total", &total.to_string(), "--consumer", consumer])
+            .args(["--failing-keys", &failing_keys.to_string()])
             .args(["--brokers", &stage.brokers()])
             .args(["--postmaster", &stage.postmaster().to_string()])
             .env(DATABASE_URL, database.url())
@@ -409,6 +492,7 @@ fn service_round(stage: &Stage, events: usize) -> Result<(Measured, f64, f64)> {
         Side::Factum,
         total,
         consumer,
+        0,
     )?;
     let mut expected = stage.block_on(publish(database.url(), WARM_UP))?;
     wait_for_effects(stage, &database, WARM_UP)?;
@@ -525,7 +609,9 @@ mod tests {
         assert_eq!(entry.ratio, Some(0.5));
         assert_eq!((entry.cpu_us, entry.database_cpu_us), (10.0, 20.0));
         assert_eq!(entry.rounds, [10_000.0, 5_000.0, 2_500.0]);
-        let alone = MEASUREMENTS[3].entry(1_000, &ours, &[]).unwrap();
+        assert_eq!(ratios(&ours, &theirs), Some((0.25, 1.0)));
+        assert_eq!(ratios(&ours, &[]), None);
+        let alone = MEASUREMENTS[4].entry(1_000, &ours, &[]).unwrap();
         assert_eq!((alone.beside, alone.ratio), (None, None));
         MEASUREMENTS[1].entry(1_000, &[], &[]).unwrap_err();
     }

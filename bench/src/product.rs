@@ -1,12 +1,19 @@
 //! Factum's side: a service as its users write it.
 
-use anyhow::{Context as _, Result};
-use factum::{BatchHandler, Config, Consumer, Envelope, Handler, HandlerError, Relay, Service, Tx};
+use std::collections::HashSet;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use crate::contender::{BATCH, CLAIM, Contend, Order, Work, orders, watch};
+use anyhow::{Context as _, Result};
+use factum::{
+    BatchHandler, Config, Consumer, Envelope, Handler, HandlerError, Relay, Retry, Service, Tx,
+};
+use uuid::Uuid;
+
+use crate::contender::{BATCH, CLAIM, Contend, Order, Side, Work, orders, watch};
 use crate::effect::{self, Effect};
 use crate::meter::Measured;
 use crate::order::{OrderConfirmed, OrderPlaced};
+use crate::parking::is_failing;
 
 /// The service's name; its consumers' names begin with it.
 const SERVICE: &str = "bench";
@@ -55,6 +62,31 @@ impl Handler<OrderPlaced> for Orders {
     }
 }
 
+/// Fails at the events of some keys, if it is to.
+struct SomeFail {
+    fails: bool,
+    /// The keys of that kind that have come.
+    seen: Arc<Mutex<HashSet<Uuid>>>,
+}
+
+impl Handler<OrderConfirmed> for SomeFail {
+    async fn handle(
+        &self,
+        event: &Envelope<OrderConfirmed>,
+        tx: &mut Tx<'_>,
+    ) -> Result<(), HandlerError> {
+        if is_failing(event.order_id) {
+            let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+            seen.insert(event.order_id);
+            if self.fails {
+                return Err(HandlerError::transient("its key is to be parked"));
+            }
+        }
+        of(event).write(tx.conn()).await?;
+        Ok(())
+    }
+}
+
 fn of(event: &Envelope<OrderConfirmed>) -> Effect<'_> {
     Effect {
         event_id: event.id().as_uuid(),
@@ -94,6 +126,36 @@ pub(crate) async fn consume(contend: &Contend) -> Result<Measured> {
         .run_until(async {
             let done = || stats.processed() + stats.duplicates() + stats.dead_lettered();
             measured = Some(watch(contend, || stats.received(), done).await);
+        })
+        .await?;
+    measured.context("the service ended by itself")?
+}
+
+/// A consumer with its handler per event, of which some keys are parked all the time (Factum's side), or which has
+/// the same events and none fails. What is counted begins when each of those keys has come once.
+pub(crate) async fn consume_beside_parked(contend: &Contend) -> Result<Measured> {
+    drop(orders());
+    let seen = Arc::new(Mutex::new(HashSet::new()));
+    let handler = SomeFail {
+        fails: contend.side == Side::Factum,
+        seen: seen.clone(),
+    };
+    let consumer = Consumer::named(&contend.consumer)
+        .batch_limit(BATCH)
+        // With the delays that a user has; none is given up while we measure.
+        .retry(Retry::park().attempts(1_000))
+        .handler::<OrderConfirmed>(handler);
+    let stats = consumer.stats();
+    let mut measured = None;
+    Service::builder(config(contend)?)
+        .consumer(consumer)
+        .run_until(async {
+            let begun = || {
+                let seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
+                u64::from(seen.len() >= contend.failing_keys)
+            };
+            let done = || stats.processed() + stats.duplicates() + stats.dead_lettered();
+            measured = Some(watch(contend, begun, done).await);
         })
         .await?;
     measured.context("the service ended by itself")?

@@ -1,5 +1,8 @@
 //! From facts to anomalies. Pure, so that it can be tried with histories made by hand.
 
+mod calls;
+mod parked;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fmt;
 
@@ -32,7 +35,7 @@ pub enum AnomalyKind {
     PrematureCommit,
     /// An event has a row in one effect table and none in another.
     HalfEffect,
-    /// At the end, a committed offset is not at its partition's end.
+    /// At the end, a committed offset is not at its partition's end, or something waits that nobody holds.
     Stuck,
 }
 
@@ -86,13 +89,17 @@ pub fn check(history: &History, facts: &Facts, phase: Phase) -> Vec<Anomaly> {
         phase,
         inputs,
         letters: HashMap::new(),
+        parked: HashSet::new(),
+        waiting: HashSet::new(),
         found: Vec::new(),
     };
     checker.effects();
+    checker.parked();
     checker.source();
     checker.dead_letters();
     checker.derived();
     checker.commits();
+    checker.calls();
     checker.found.sort();
     checker.found
 }
@@ -116,6 +123,10 @@ struct Checker<'a> {
     derived: &'a [&'a Record],
     /// How many dead letters a position of the source topic has.
     letters: HashMap<Position, u32>,
+    /// The positions of the source topic whose records are parked.
+    parked: HashSet<Position>,
+    /// The inputs of which a record is parked.
+    waiting: HashSet<usize>,
     found: Vec<Anomaly>,
 }
 
@@ -157,7 +168,7 @@ impl<'a> Checker<'a> {
     fn name(&self, place: usize) -> String {
         let input = self.input(place);
         let what = match input.fate {
-            Fate::Effect => "event",
+            Fate::Effect | Fate::Replayed | Fate::Parked => "event",
             Fate::DeadLetter => "poison",
         };
         match input.seq {
@@ -201,7 +212,7 @@ impl<'a> Checker<'a> {
                     continue;
                 };
                 let cause = self.input(input);
-                if cause.fate == Fate::DeadLetter {
+                if !cause.fate.has_effects() {
                     let text = format!("{place} is an effect of {}", self.name(input));
                     self.add(AnomalyKind::Phantom, text);
                     continue;
@@ -212,6 +223,10 @@ impl<'a> Checker<'a> {
                     self.add(AnomalyKind::Phantom, text);
                 }
                 self.rows[input][column] += 1;
+                // A replay comes whenever a person wants it.
+                if cause.fate == Fate::Replayed {
+                    continue;
+                }
                 steps.push(Step {
                     partition: 0,
                     input,
@@ -359,7 +374,11 @@ impl<'a> Checker<'a> {
             if !there {
                 let text = format!("{} is not in {topic}", self.name(input));
                 self.add(AnomalyKind::Lost, text);
-            } else if self.input(input).fate == Fate::Effect && !self.has_an_effect(input) {
+            } else if self.input(input).fate.has_effects()
+                && !self.has_an_effect(input)
+                // That it never leaves is told already.
+                && !self.waiting.contains(&input)
+            {
                 let text = format!("{} has no effect", self.name(input));
                 self.add(AnomalyKind::Lost, text);
             }
@@ -401,10 +420,14 @@ impl<'a> Checker<'a> {
             let what = match input {
                 None => "where no record is".to_owned(),
                 Some(None) => "which is no input".to_owned(),
-                Some(Some(input)) if self.input(input).fate == Fate::Effect => {
-                    format!("which is {}", self.name(input))
-                }
-                Some(Some(_)) => continue,
+                Some(Some(input)) => match self.input(input).fate {
+                    Fate::DeadLetter => continue,
+                    Fate::Replayed => {
+                        self.replayed(input, letter.is_replayed, place);
+                        continue;
+                    }
+                    Fate::Effect | Fate::Parked => format!("which is {}", self.name(input)),
+                },
             };
             let text = format!("a dead letter ({reason}) is of {place}, {what}");
             self.add(AnomalyKind::Phantom, text);
@@ -429,11 +452,30 @@ impl<'a> Checker<'a> {
                 .filter(|input| self.input(*input).fate == Fate::DeadLetter);
             if let Some(input) = poison
                 && !self.letters.contains_key(&record.position)
+                && !self.parked.contains(&record.position)
             {
                 let place = self.source_place(record.position);
                 let text = format!("{} at {place} has no dead letter", self.name(input));
                 self.add(AnomalyKind::Lost, text);
             }
+        }
+    }
+
+    /// A letter that a replay has marked has its effects; and at the end it is marked.
+    fn replayed(&mut self, input: usize, is_replayed: bool, place: Place<'_>) {
+        if is_replayed && !self.has_an_effect(input) {
+            let text = format!(
+                "the dead letter of {place} is replayed, and {} has no effect",
+                self.name(input)
+            );
+            self.add(AnomalyKind::Lost, text);
+        }
+        if self.phase == Phase::Ended && !is_replayed {
+            let text = format!(
+                "the dead letter of {place}, {}, was not replayed",
+                self.name(input)
+            );
+            self.add(AnomalyKind::Stuck, text);
         }
     }
 
@@ -461,7 +503,7 @@ impl<'a> Checker<'a> {
             };
             let input = self.input(cause);
             let name = || self.name(cause);
-            if input.fate == Fate::DeadLetter {
+            if !input.fate.has_effects() {
                 let text = format!("{place} is caused by {}", name());
                 self.add(AnomalyKind::Phantom, text);
                 continue;
@@ -485,6 +527,9 @@ impl<'a> Checker<'a> {
             }
             ids[cause].insert(id);
             inputs.push((cause, record.position));
+            if input.fate == Fate::Replayed {
+                continue;
+            }
             steps.push(Step {
                 partition: record.position.partition,
                 input: cause,
@@ -531,8 +576,12 @@ impl<'a> Checker<'a> {
             let Some(input) = self.input_of(record) else {
                 continue;
             };
+            let fate = self.input(input).fate;
             let is_done = self.letters.contains_key(&record.position)
-                || self.input(input).fate == Fate::Effect && self.has_all_effects(input);
+                || self.parked.contains(&record.position)
+                // A repeat of an event that waits, or is done, is done with it.
+                || fate != Fate::DeadLetter && self.waiting.contains(&input)
+                || fate.has_effects() && self.has_all_effects(input);
             if !is_done {
                 let text = format!(
                     "{group} is committed at {committed}, beyond {} at {}, which is not finished",

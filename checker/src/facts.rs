@@ -13,6 +13,12 @@ pub struct Facts {
     pub effects: Vec<Vec<Effect>>,
     /// The consumer's dead letters.
     pub dead_letters: Vec<DeadLetter>,
+    /// What of the consumer is parked.
+    pub parked: Vec<Parked>,
+    /// The keys of the source topic that are parked for the consumer; what is no text is lost in them.
+    pub parked_keys: Vec<String>,
+    /// The consumer's calls; empty if the history says nothing of any.
+    pub calls: Vec<Call>,
     /// The topic that the consumer reads.
     pub source: Topic,
     /// The topic of the events that the handler publishes; empty if the history names none.
@@ -41,6 +47,47 @@ pub struct DeadLetter {
     pub position: Position,
     /// Why; a stable name.
     pub reason: String,
+    /// Whether a replay has handled it since.
+    pub is_replayed: bool,
+}
+
+/// An event that waits in the database, because an earlier one of its key failed, or it did itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Parked {
+    /// Its place in the order of waiting.
+    pub id: i64,
+    /// The event.
+    pub event_id: Uuid,
+    /// Its record's topic.
+    pub topic: String,
+    /// Its record's place in it.
+    pub position: Position,
+}
+
+/// A call to another system, decided together with an event's effects.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Call {
+    /// Its place in the order of writing.
+    pub id: i64,
+    /// The event that caused it.
+    pub event_id: Uuid,
+    /// Which of the event's calls it is; empty for the only one.
+    pub step: String,
+    /// The idempotency key that the other system sees.
+    pub key: String,
+    /// How far it is.
+    pub state: CallState,
+}
+
+/// How far a call is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CallState {
+    /// It is still to be sent, or its answer to be handled.
+    Open,
+    /// The other system has done it.
+    Done,
+    /// A person must look, or has looked: nobody can say from here whether it was done.
+    InDoubt,
 }
 
 /// A place in a topic.

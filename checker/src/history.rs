@@ -20,15 +20,22 @@ const TOPIC_NAME_BYTES_MAX: usize = 249;
 ///   "source":  { "topic": "posted", "begin": { "0": 120, "1": 118 } },
 ///   "derived": { "topic": "booked", "begin": { "0": 40 } },
 ///   "effects": ["debit", "credit"],
+///   "calls":   { "steps": [""], "book": { "0197a3c0-0000-7000-8000-000000000001": 1 } },
 ///   "input": [
 ///     { "id": "0197a3c0-0000-7000-8000-000000000001", "key": "account-1", "seq": 1, "fate": "effect" },
-///     { "id": "0197a3c0-0000-7000-8000-000000000002", "key": "account-1", "fate": "dead-letter" }
+///     { "id": "0197a3c0-0000-7000-8000-000000000002", "key": "account-1", "fate": "dead-letter" },
+///     { "id": "0197a3c0-0000-7000-8000-000000000003", "key": "account-2", "seq": 1, "fate": "replayed" },
+///     { "id": "0197a3c0-0000-7000-8000-000000000004", "key": "account-3", "seq": 1, "fate": "parked" }
 ///   ]
 /// }
 /// ```
 ///
 /// - An event in the source topic is JSON with `eventId` (the input's id), `account` (its key) and `seq`.
 ///   A poison record there has the header `input-id`, and any value.
+/// - A `replayed` event becomes a dead letter, and later has its effects by a replay, in any order. A `parked` one
+///   waits to the end, since its key is held.
+/// - `calls` says which calls each event makes, by their steps, and how often the other system has carried out
+///   each idempotency key: its book, read before the check.
 /// - An effect table has the columns `id` (ascending), `event_id`, `account` and `seq`, and holds this
 ///   run's rows only.
 /// - A derived event is JSON with an `eventId` of its own, `account` (also the record's key), `seq`, and
@@ -46,8 +53,19 @@ pub struct History {
     /// The tables into which the handler writes one row each for an event. Each is a plain lower-case
     /// identifier.
     pub effects: Vec<String>,
+    /// The calls that each event makes; `None`: none is checked.
+    pub calls: Option<Calls>,
     /// Everything that was sent, or may have been.
     pub input: Vec<Input>,
+}
+
+/// The calls that each event makes, and what the other system says of them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Calls {
+    /// The steps: one call each for an event.
+    pub steps: Vec<String>,
+    /// How often the other system has carried out each idempotency key.
+    pub book: BTreeMap<String, i64>,
 }
 
 /// A topic, and where in it the run begins.
@@ -91,6 +109,18 @@ pub enum Fate {
     Effect,
     /// A poison record: one dead letter for each of its records, and no effect.
     DeadLetter,
+    /// An event that becomes a dead letter, and by a replay has what [`Fate::Effect`] has, in any order.
+    Replayed,
+    /// An event whose key is held: it is parked to the end.
+    Parked,
+}
+
+impl Fate {
+    /// Whether it has effects, sooner or later.
+    #[must_use]
+    pub fn has_effects(self) -> bool {
+        matches!(self, Fate::Effect | Fate::Replayed)
+    }
 }
 
 /// Why a file is no history: the place in it and what is expected there, never what stands there.
@@ -123,7 +153,8 @@ impl History {
             path: "$".to_owned(),
             value: &root,
         };
-        let fields = root.fields(&["consumer", "source", "derived", "effects", "input"])?;
+        let fields =
+            root.fields(&["consumer", "source", "derived", "effects", "calls", "input"])?;
         let consumer = fields.needed("consumer")?.name(usize::MAX)?;
         let source = fields.needed("source")?.topic_run()?;
         let derived = fields.optional("derived");
@@ -136,6 +167,11 @@ impl History {
             source,
             derived,
             effects: fields.needed("effects")?.tables()?,
+            calls: fields
+                .optional("calls")
+                .as_ref()
+                .map(Node::calls)
+                .transpose()?,
             input: fields.needed("input")?.input()?,
         })
     }
@@ -286,6 +322,27 @@ impl<'a> Node<'a> {
         Ok(tables)
     }
 
+    fn calls(&self) -> Result<Calls, HistoryError> {
+        let fields = self.fields(&["steps", "book"])?;
+        let mut calls = Calls::default();
+        for node in fields.needed("steps")?.items()? {
+            let step = node.text()?.to_owned();
+            if calls.steps.contains(&step) {
+                return Err(node.wrong("stands there twice"));
+            }
+            calls.steps.push(step);
+        }
+        let book = fields.needed("book")?;
+        for (key, value) in book.map()? {
+            // Its name may be anything, so it is not in the path.
+            let times = value.as_i64().filter(|times| *times >= 0);
+            let times =
+                times.ok_or_else(|| book.wrong("must say how often, from 0, for each key"))?;
+            calls.book.insert(key.clone(), times);
+        }
+        Ok(calls)
+    }
+
     fn input(&self) -> Result<Vec<Input>, HistoryError> {
         let mut ids = HashSet::new();
         let mut places = HashSet::new();
@@ -305,7 +362,7 @@ impl<'a> Node<'a> {
             if !ids.insert(input.id) {
                 return Err(id.wrong("is the id of an earlier input"));
             }
-            if input.fate == Fate::Effect {
+            if input.fate != Fate::DeadLetter {
                 let seq = fields.needed("seq")?.integer()?;
                 // Two of one place would make every order of them right.
                 if !places.insert((fields.needed("key")?.text()?, seq)) {
@@ -321,7 +378,9 @@ impl<'a> Node<'a> {
         match self.text()? {
             "effect" => Ok(Fate::Effect),
             "dead-letter" => Ok(Fate::DeadLetter),
-            _ => Err(self.wrong("must be `effect` or `dead-letter`")),
+            "replayed" => Ok(Fate::Replayed),
+            "parked" => Ok(Fate::Parked),
+            _ => Err(self.wrong("must be `effect`, `dead-letter`, `replayed` or `parked`")),
         }
     }
 }
@@ -341,6 +400,7 @@ mod tests {
             "source": { "topic": "kill-1.posted", "begin": { "0": 120, "11": 118 } },
             "derived": { "topic": "kill-1.booked", "begin": {} },
             "effects": ["debit", "credit_2"],
+            "calls": { "steps": ["", "capture"], "book": { "some-key": 1 } },
             "input": [
                 { "id": ID, "key": "account-1", "seq": 1, "fate": "effect" },
                 { "id": OTHER, "key": "account-1", "fate": "dead-letter" },
@@ -361,10 +421,36 @@ mod tests {
             ("kill-1.booked", 0)
         );
         assert_eq!(history.effects, ["debit", "credit_2"]);
+        let calls = history.calls.expect("there are some");
+        assert_eq!(calls.steps, ["", "capture"]);
+        assert_eq!(calls.book, BTreeMap::from([("some-key".to_owned(), 1)]));
         let [event, poison] = history.input.try_into().expect("two");
         assert_eq!((event.fate, event.seq), (Fate::Effect, Some(1)));
         assert_eq!((poison.fate, poison.seq), (Fate::DeadLetter, None));
         assert_eq!(event.id.to_string(), ID);
+    }
+
+    #[test]
+    fn every_fate_has_its_word() {
+        for (word, fate) in [
+            ("effect", Fate::Effect),
+            ("dead-letter", Fate::DeadLetter),
+            ("replayed", Fate::Replayed),
+            ("parked", Fate::Parked),
+        ] {
+            let mut value = sound();
+            value["input"][0]["fate"] = json!(word);
+            let history = History::parse(&value.to_string()).expect("it is sound");
+            assert_eq!(history.input[0].fate, fate);
+        }
+    }
+
+    #[test]
+    fn calls_are_not_needed() {
+        let mut value = sound();
+        value.as_object_mut().expect("an object").remove("calls");
+        let history = History::parse(&value.to_string()).expect("it is sound");
+        assert_eq!(history.calls, None);
     }
 
     #[test]
@@ -411,6 +497,11 @@ mod tests {
             ("/effects/0", json!("débit"), "$.effects[0]"),
             ("/effects/0", json!(""), "$.effects[0]"),
             ("/effects/0", json!("d".repeat(64)), "$.effects[0]"),
+            ("/calls", json!({ "steps": [] }), "$.calls.book"),
+            ("/calls/steps/1", json!(""), "$.calls.steps[1]"),
+            ("/calls/steps/0", json!(7), "$.calls.steps[0]"),
+            ("/calls/book", json!({ secret: -1 }), "$.calls.book"),
+            ("/calls/book", json!({ secret: secret }), "$.calls.book"),
             ("/input/0/id", json!(secret), "$.input[0].id"),
             ("/input/1/id", json!(ID), "$.input[1].id"),
             ("/input/1/key", json!(7), "$.input[1].key"),

@@ -1,7 +1,8 @@
 //! Did a run lose, double or reorder anything?
 //!
 //! The checker compares what went into a run (a [`History`], written by whoever drove it) with what
-//! came out of it (the [`Facts`]: effect tables, dead letters, topics, committed offsets). It shares no
+//! came out of it (the [`Facts`]: effect tables, dead letters, what is parked, calls, topics, committed
+//! offsets). It shares no
 //! code with what it checks, so that no fault can hide itself, and it writes nothing anywhere.
 //!
 //! [`read`] collects the facts, in an order that makes the verdict sound while the run goes on;
@@ -32,6 +33,9 @@ mod history;
 mod read;
 
 pub use check::{Anomaly, AnomalyKind, Phase, check};
-pub use facts::{Body, DeadLetter, Effect, Facts, Label, Partition, Position, Record, Topic};
-pub use history::{Begin, Fate, History, HistoryError, Input, TopicRun};
+pub use facts::{
+    Body, Call, CallState, DeadLetter, Effect, Facts, Label, Parked, Partition, Position, Record,
+    Topic,
+};
+pub use history::{Begin, Calls, Fate, History, HistoryError, Input, TopicRun};
 pub use read::{ReadError, read};

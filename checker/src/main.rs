@@ -38,12 +38,15 @@ The history, in JSON; \"derived\" may be left out, and a partition that \"begin\
    \"derived\": {\"topic\": \"invoices\", \"begin\": {}},
    \"input\": [{\"id\": \"<uuid>\", \"key\": \"account-1\", \"seq\": 1, \"fate\": \"effect\"},
              {\"id\": \"<uuid>\", \"key\": \"account-1\", \"fate\": \"dead-letter\"}]}
+A fate may also be \"replayed\" (a dead letter, then its effects by a replay) or \"parked\" (it waits to the end).
+\"calls\": {\"steps\": [\"\"], \"book\": {\"<idempotency key>\": 1}} has the calls of each event checked against the
+other system's book.
 Records that must become dead letters carry their id in the header input-id.
 
 Anomalies: lost, duplicate, phantom, inversion, premature-commit, half-effect, stuck.
 While the run goes on, lost and stuck are not decided. With --json the last line is
 {\"anomalies\":[{\"kind\":…,\"text\":…}],\"counts\":{\"input\":N,\"effects\":N,\"dead_letters\":N,\
-\"source_records\":N,\"derived_records\":N}}.
+\"parked\":N,\"calls\":N,\"source_records\":N,\"derived_records\":N}}.
 
 Exit codes: 0 nothing wrong; 1 anomalies; 2 wrong usage, or the history is unreadable or invalid;
 3 the database or the broker didn't answer, or no longer has what a verdict needs.
@@ -142,16 +145,20 @@ fn print(history: &History, facts: &Facts, anomalies: &[Anomaly], json: bool) {
         "input": history.input.len(),
         "effects": facts.effects.iter().map(Vec::len).sum::<usize>(),
         "dead_letters": facts.dead_letters.len(),
+        "parked": facts.parked.len(),
+        "calls": facts.calls.len(),
         "source_records": facts.source.records.len(),
         "derived_records": facts.derived.records.len(),
     });
     println!(
-        "{} anomalies; {} inputs, {} effects, {} dead letters, {} source records, \
+        "{} anomalies; {} inputs, {} effects, {} dead letters, {} parked, {} calls, {} source records, \
          {} derived records",
         anomalies.len(),
         counts["input"],
         counts["effects"],
         counts["dead_letters"],
+        counts["parked"],
+        counts["calls"],
         counts["source_records"],
         counts["derived_records"],
     );

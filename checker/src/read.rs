@@ -13,7 +13,10 @@ use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection};
 use uuid::Uuid;
 
-use crate::facts::{Body, DeadLetter, Effect, Facts, Label, Partition, Position, Record, Topic};
+use crate::facts::{
+    Body, Call, CallState, DeadLetter, Effect, Facts, Label, Parked, Partition, Position, Record,
+    Topic,
+};
 use crate::history::{History, TopicRun};
 
 /// How long reading one topic, or a group's committed offsets, may take.
@@ -30,6 +33,15 @@ const LABEL: &str = "input-id";
 
 /// The table of dead letters.
 const DEAD_LETTERS: &str = "dead_letter";
+
+/// The table of what is parked.
+const PARKED: &str = "parked_event";
+
+/// The table of the keys that are parked.
+const PARKED_KEYS: &str = "parked_key";
+
+/// The table of calls.
+const CALLS: &str = "outbound_call";
 
 /// PostgreSQL's codes for a table and for a column that is not there.
 const NOT_THERE: [&str; 2] = ["42P01", "42703"];
@@ -83,7 +95,7 @@ pub fn read(history: &History, database_url: &str, brokers: &str) -> Result<Fact
     }
     let broker = Broker { brokers };
     // The order of these four makes the verdict sound while the run goes on. What happens, happens in
-    // the order: record in the source topic, database commit (effects, dead letter, outbox), and only
+    // the order: record in the source topic, database commit (effects, dead letter, parked, outbox), and only
     // then the committed offset on one side and the derived record on the other. So a cause is looked
     // for after its consequence was seen:
     //
@@ -98,23 +110,34 @@ pub fn read(history: &History, database_url: &str, brokers: &str) -> Result<Fact
         Some(run) => broker.topic(run)?,
         None => Topic::default(),
     };
-    // 3. The database, in one snapshot: an event's effects and its dead letter commit together, so a
-    //    half of them is never a matter of time.
-    let (effects, dead_letters) = database(history, options)?;
+    // 3. The database, in one snapshot: an event's effects, its dead letter and its leaving the parked ones
+    //    commit together, so a half of them is never a matter of time. The other system's book was read
+    //    before: a call stands in the table before it is sent.
+    let tables = database(history, options)?;
     // 4. The source topic. Every dead letter of the snapshot was a record before, and so is found.
     let mut source = broker.topic(&history.source)?;
     for (number, partition) in &mut source.partitions {
         partition.committed = committed.get(number).copied();
     }
     Ok(Facts {
-        effects,
-        dead_letters,
+        effects: tables.effects,
+        dead_letters: tables.dead_letters,
+        parked: tables.parked,
+        parked_keys: tables.parked_keys,
+        calls: tables.calls,
         source,
         derived,
     })
 }
 
-type Tables = (Vec<Vec<Effect>>, Vec<DeadLetter>);
+/// What the database holds.
+struct Tables {
+    effects: Vec<Vec<Effect>>,
+    dead_letters: Vec<DeadLetter>,
+    parked: Vec<Parked>,
+    parked_keys: Vec<String>,
+    calls: Vec<Call>,
+}
 
 fn database(history: &History, options: PgConnectOptions) -> Result<Tables, ReadError> {
     let unavailable = |what: String| ReadError::Unavailable(format!("the database: {what}"));
@@ -145,28 +168,103 @@ async fn snapshot(history: &History, options: &PgConnectOptions) -> Result<Table
     for table in &history.effects {
         effects.push(effects_in(&mut tx, table).await?);
     }
-    let letters: Vec<(String, i32, i64, String)> = sqlx::query_as(
-        "SELECT topic, partition, record_offset, reason FROM dead_letter \
+    let of = |table: &'static str| {
+        move |error: sqlx::Error| {
+            ReadError::Unavailable(format!("the database, table {table}: {error}"))
+        }
+    };
+    let letters: Vec<(String, i32, i64, String, bool)> = sqlx::query_as(
+        "SELECT topic, partition, record_offset, reason, state = 'replayed' FROM dead_letter \
          WHERE consumer = $1 ORDER BY topic, partition, record_offset",
     )
     .bind(&history.consumer)
     .fetch_all(&mut *tx)
     .await
-    .map_err(|error| {
-        ReadError::Unavailable(format!("the database, table {DEAD_LETTERS}: {error}"))
-    })?;
+    .map_err(of(DEAD_LETTERS))?;
+    let parked: Vec<(i64, Uuid, String, i32, i64)> = sqlx::query_as(
+        "SELECT id, event_id, topic, partition, record_offset FROM parked_event \
+         WHERE consumer = $1 ORDER BY id",
+    )
+    .bind(&history.consumer)
+    .fetch_all(&mut *tx)
+    .await
+    .map_err(of(PARKED))?;
+    let keys: Vec<Vec<u8>> = sqlx::query_scalar(
+        "SELECT key FROM parked_key WHERE consumer = $1 AND topic = $2 ORDER BY key",
+    )
+    .bind(&history.consumer)
+    .bind(&history.source.topic)
+    .fetch_all(&mut *tx)
+    .await
+    .map_err(of(PARKED_KEYS))?;
+    let calls: Vec<(i64, Uuid, String, String, String)> = match history.calls {
+        None => Vec::new(),
+        Some(_) => sqlx::query_as(
+            "SELECT id, event_id, step, idempotency_key, state FROM outbound_call \
+             WHERE consumer = $1 ORDER BY id",
+        )
+        .bind(&history.consumer)
+        .fetch_all(&mut *tx)
+        .await
+        .map_err(of(CALLS))?,
+    };
     tx.rollback().await.map_err(failed)?;
     // The facts are there; how the session ends changes nothing about them.
     let _ = connection.close().await;
     let dead_letters = letters
         .into_iter()
-        .map(|(topic, partition, offset, reason)| DeadLetter {
+        .map(
+            |(topic, partition, offset, reason, is_replayed)| DeadLetter {
+                topic,
+                position: Position { partition, offset },
+                reason,
+                is_replayed,
+            },
+        )
+        .collect();
+    let parked = parked
+        .into_iter()
+        .map(|(id, event_id, topic, partition, offset)| Parked {
+            id,
+            event_id,
             topic,
             position: Position { partition, offset },
-            reason,
         })
         .collect();
-    Ok((effects, dead_letters))
+    let call = |(id, event_id, step, key, state): (i64, Uuid, String, String, String)| {
+        Ok(Call {
+            id,
+            event_id,
+            step,
+            key,
+            state: call_state(&state)?,
+        })
+    };
+    Ok(Tables {
+        effects,
+        dead_letters,
+        parked,
+        parked_keys: keys
+            .iter()
+            .map(|key| String::from_utf8_lossy(key).into_owned())
+            .collect(),
+        calls: calls
+            .into_iter()
+            .map(call)
+            .collect::<Result<_, ReadError>>()?,
+    })
+}
+
+/// A state that nobody knows must not pass for another one.
+fn call_state(state: &str) -> Result<CallState, ReadError> {
+    match state {
+        "pending" | "answered" => Ok(CallState::Open),
+        "done" => Ok(CallState::Done),
+        "set_aside" | "unknown" | "resolved" => Ok(CallState::InDoubt),
+        _ => Err(ReadError::Unavailable(format!(
+            "the database, table {CALLS}: a state that this checker does not know"
+        ))),
+    }
 }
 
 async fn effects_in(connection: &mut PgConnection, table: &str) -> Result<Vec<Effect>, ReadError> {
@@ -501,6 +599,21 @@ mod tests {
             let refused = covered(begins, 0, 9);
             assert!(matches!(refused, Err(ReadError::History(_))), "{refused:?}");
         }
+    }
+
+    #[test]
+    fn a_call_s_state_is_known_or_refused() {
+        for (state, expected) in [
+            ("pending", CallState::Open),
+            ("answered", CallState::Open),
+            ("done", CallState::Done),
+            ("set_aside", CallState::InDoubt),
+            ("unknown", CallState::InDoubt),
+            ("resolved", CallState::InDoubt),
+        ] {
+            assert_eq!(call_state(state), Ok(expected));
+        }
+        assert!(call_state("lost").is_err());
     }
 
     #[test]

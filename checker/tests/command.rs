@@ -27,7 +27,15 @@ const TABLES: &str = "
     CREATE TABLE credit (LIKE debit INCLUDING IDENTITY);
     CREATE TABLE dead_letter (
         consumer text, topic text, partition integer, record_offset bigint, reason text,
+        state text NOT NULL DEFAULT 'open',
         UNIQUE (consumer, topic, partition, record_offset));
+    CREATE TABLE parked_key (consumer text, topic text, key bytea);
+    CREATE TABLE parked_event (
+        id bigint GENERATED ALWAYS AS IDENTITY, consumer text, topic text, partition integer,
+        record_offset bigint, event_id uuid);
+    CREATE TABLE outbound_call (
+        id bigint GENERATED ALWAYS AS IDENTITY, consumer text, event_id uuid, step text,
+        idempotency_key text, state text);
 ";
 
 fn id(number: u128) -> String {
@@ -306,7 +314,7 @@ fn ended(command: &mut Command) -> Ended {
 
 fn counts(effects: u32) -> Value {
     json!({
-        "input": 3, "effects": effects, "dead_letters": 1,
+        "input": 3, "effects": effects, "dead_letters": 1, "parked": 0, "calls": 0,
         "source_records": 4, "derived_records": 3,
     })
 }
@@ -348,6 +356,51 @@ async fn judged(name: &str, broker: TestBroker) {
     assert_eq!(stuck.code, 1);
     assert_eq!(stuck.json()["anomalies"][0]["kind"], "stuck");
     stage.commit(5);
+
+    // What waits is told, and what another consumer has waiting is not this one's.
+    stage
+        .execute(&format!(
+            "INSERT INTO parked_event (consumer, topic, partition, record_offset, event_id)
+             VALUES ('{CONSUMER}', '{0}', 0, 4, '{1}'), ('another', '{0}', 0, 9, '{1}')",
+            stage.source,
+            id(1)
+        ))
+        .await;
+    assert_eq!(stage.check("running").code, 0);
+    let waiting = stage.check("ended").json();
+    assert_eq!(waiting["anomalies"][0]["kind"], "stuck");
+    assert_eq!(waiting["counts"]["parked"], 1);
+    stage.execute("TRUNCATE parked_event").await;
+    stage
+        .execute(&format!(
+            "INSERT INTO parked_key VALUES ('{CONSUMER}', '{0}', 'account-1'), ('another', '{0}', 'account-1'),
+                                           ('{CONSUMER}', 'another', 'account-1')",
+            stage.source
+        ))
+        .await;
+    assert_eq!(stage.check("running").code, 0);
+    let waiting = stage.check("ended").json();
+    assert_eq!(waiting["anomalies"].as_array().map(Vec::len), Some(1));
+    assert_eq!(waiting["anomalies"][0]["kind"], "stuck");
+    stage.execute("TRUNCATE parked_key").await;
+
+    // Calls, and the other system's book of them.
+    let mut history = stage.sound_history();
+    history["calls"] = json!({ "steps": ["pay"], "book": { id(1): 1, id(2): 2 } });
+    stage.write(&history.to_string());
+    stage
+        .execute(&format!(
+            "INSERT INTO outbound_call (consumer, event_id, step, idempotency_key, state)
+             VALUES ('{CONSUMER}', '{0}', 'pay', '{0}', 'done'),
+                    ('{CONSUMER}', '{1}', 'pay', '{1}', 'unknown')",
+            id(1),
+            id(2)
+        ))
+        .await;
+    let charged = stage.check("running").json();
+    assert_eq!(charged["anomalies"][0]["kind"], "duplicate");
+    assert_eq!(charged["anomalies"].as_array().map(Vec::len), Some(1));
+    assert_eq!(charged["counts"]["calls"], 2);
 
     // A topic that is not there is empty.
     let mut history = stage.sound_history();
@@ -420,8 +473,10 @@ async fn what_cannot_be_judged_ends_with_its_code_and_tells_no_secret() {
     ));
     wrong.failed(2, "DATABASE_URL is no URL");
     assert!(!wrong.stderr.contains("s3cret"), "{}", wrong.stderr);
-    stage.execute("DROP TABLE dead_letter").await;
-    stage.check("ended").failed(3, "table dead_letter");
+    for table in ["parked_key", "parked_event", "dead_letter"] {
+        stage.execute(&format!("DROP TABLE {table}")).await;
+        stage.check("ended").failed(3, &format!("table {table}"));
+    }
 }
 
 /// How many inputs the live run may come to; more than it does, and no more than the embedded broker

@@ -8,15 +8,18 @@ use factum::sqlx::{Connection as _, PgConnection};
 use factum_kafka::OutgoingRecord;
 use factum_testing::TestBroker;
 use serde::Serialize;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::ledger::{POISON, Stage};
+use crate::ledger::{POISON, Stage, UNMENDED};
 
 const ACCOUNTS: u64 = 4;
 const ENTRIES_OF_ACCOUNT: u64 = 6;
 const POISONS: usize = 2;
 const REFUSALS: usize = 1;
 const REPEATS: usize = 6;
+/// Events that are dead letters until the handler is mended.
+const FAULTY: usize = 6;
 /// The header by which a record is known that must be set aside.
 const INPUT_ID: &str = "input-id";
 
@@ -27,7 +30,13 @@ pub struct History {
     source: Place,
     derived: Place,
     effects: [&'static str; 2],
+    /// The calls that are made, and the other system's book.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    calls: Option<Value>,
     input: Vec<Input>,
+    /// The number of the entries to come.
+    #[serde(skip)]
+    next_seq: u64,
 }
 
 /// A topic, and where this run begins in it.
@@ -62,7 +71,9 @@ impl History {
                 begin: derived_begin,
             },
             effects: ["debit", "credit"],
+            calls: None,
             input: Vec::new(),
+            next_seq: 1,
         }
     }
 
@@ -76,10 +87,54 @@ impl History {
         self.source.begin.get(&partition).copied().unwrap_or(0)
     }
 
-    /// How many events must have an effect, and how many records must be set aside.
+    /// How many events must have an effect, and how many records must be set aside. What is to be replayed counts
+    /// twice.
     pub fn expected(&self) -> (usize, usize) {
         let poison = self.input.iter().filter(|i| i.seq.is_none()).count();
-        (self.input.len() - poison, poison)
+        (self.input.len() - poison, poison + self.faulty())
+    }
+
+    /// How many events are to be replayed.
+    pub fn faulty(&self) -> usize {
+        let replayed = self.input.iter().filter(|i| i.fate == "replayed");
+        replayed.count()
+    }
+
+    /// What the other system says it has carried out, by idempotency key: one call for each event.
+    pub fn calls_were(&mut self, book: &BTreeMap<String, u32>) {
+        self.calls = Some(json!({ "steps": [""], "book": book }));
+    }
+
+    /// Events that the handler refuses until it is mended, each of an account of its own: a replay keeps no order.
+    ///
+    /// # Errors
+    ///
+    /// The database refuses.
+    pub async fn feed_faulty(&mut self, stage: Stage, conn: &mut PgConnection) -> Result<()> {
+        let entries: Vec<(String, u64)> = (1..=FAULTY)
+            .map(|number| (format!("{UNMENDED}{number}"), 1))
+            .collect();
+        self.publish(stage, conn, entries, "replayed").await
+    }
+
+    async fn publish(
+        &mut self,
+        stage: Stage,
+        conn: &mut PgConnection,
+        entries: Vec<(String, u64)>,
+        fate: &'static str,
+    ) -> Result<()> {
+        let mut tx = conn.begin().await?;
+        let ids = stage.publish(&mut tx, &entries).await?;
+        tx.commit().await?;
+        let published = ids.into_iter().zip(entries).map(|(id, (key, seq))| Input {
+            id: id.to_string(),
+            key,
+            seq: Some(seq),
+            fate,
+        });
+        self.input.extend(published);
+        Ok(())
     }
 
     /// One portion more: the next entries of every account, repeats of what is in the topic already, some
@@ -97,27 +152,23 @@ impl History {
         broker: &TestBroker,
         conn: &mut PgConnection,
     ) -> Result<()> {
-        let first = self.expected().0 as u64 / ACCOUNTS + 1;
+        let first = self.next_seq;
+        self.next_seq += ENTRIES_OF_ACCOUNT;
         let mut entries = Vec::new();
-        for seq in first..first + ENTRIES_OF_ACCOUNT {
+        for seq in first..self.next_seq {
             for account in 1..=ACCOUNTS {
                 entries.push((format!("account-{account}"), seq));
             }
         }
-        let mut tx = conn.begin().await?;
-        let ids = stage.publish(&mut tx, &entries).await?;
-        tx.commit().await?;
-        let published = ids.into_iter().zip(entries).map(|(id, (key, seq))| Input {
-            id: id.to_string(),
-            key,
-            seq: Some(seq),
-            fate: "effect",
-        });
-        self.input.extend(published);
+        self.publish(stage, conn, entries, "effect").await?;
 
         let mut repeats = broker.records(self.source.topic).await;
         repeats.retain(|record| {
-            record.offset >= self.begin(record.partition) && record.header(INPUT_ID).is_none()
+            let key = record.key.as_deref().unwrap_or_default();
+            record.offset >= self.begin(record.partition)
+                && record.header(INPUT_ID).is_none()
+                // It would be a dead letter that is in no plan.
+                && !key.starts_with(UNMENDED.as_bytes())
         });
         fastrand::shuffle(&mut repeats);
         repeats.truncate(REPEATS);

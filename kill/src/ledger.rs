@@ -1,13 +1,16 @@
 //! The service that comes to harm: it takes `Posted` events, writes two rows for each, and publishes a
 //! `Booked` event, all in one transaction; its relay sends both kinds. It refuses entries of number 0, after
-//! its first write.
+//! its first write. If it is told to, it fails at some entries once or twice before it takes them, each process
+//! anew; and it refuses the entries of some accounts until it is mended.
 
 use factum::sqlx::{self, PgConnection};
 use factum::{
     Config, Consumer, EncodeError, Envelope, Event, Handler, HandlerError, Outbox, PublishError,
-    Relay, Service, ServiceBuilder, Tx,
+    Relay, Retry, Service, ServiceBuilder, Tx,
 };
 use factum_fault::Point;
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use time::OffsetDateTime;
 use uuid::Uuid;
@@ -16,6 +19,12 @@ use uuid::Uuid;
 pub const STAGE: &str = "KILL_STAGE";
 /// Names a service's consumer.
 pub const CONSUMER: &str = "KILL_CONSUMER";
+/// Set, the handler fails at some entries before it takes them.
+pub const FAILING: &str = "KILL_FAILING";
+/// Set, the handler takes the entries of [`UNMENDED`] accounts too.
+pub const MENDED: &str = "KILL_MENDED";
+/// How the names of the accounts begin that the handler refuses until it is mended.
+pub const UNMENDED: &str = "unmended-";
 
 /// What a fault's passing is counted against: small batches, so that a short run has many.
 const BATCH_LIMIT: usize = 4;
@@ -31,10 +40,44 @@ pub const TABLES: &str = "
     CREATE TABLE credit (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
                          event_id uuid NOT NULL, account text NOT NULL, seq bigint NOT NULL);";
 
+/// Short waits between many attempts: no event is given up.
+const RETRY: Retry = Retry::park()
+    .attempts(10_000)
+    .first_delay(Duration::from_millis(50))
+    .max_delay(Duration::from_millis(200));
+
 /// Writes the two rows, with a point between them.
-struct Ledger;
+struct Ledger {
+    /// How often each entry has failed here; `None`: none fails.
+    failed: Option<Mutex<HashMap<Uuid, u32>>>,
+    is_mended: bool,
+}
 
 impl Ledger {
+    fn from_env() -> Ledger {
+        let is_set = |name| std::env::var_os(name).is_some();
+        Ledger {
+            failed: is_set(FAILING).then(Mutex::default),
+            is_mended: is_set(MENDED),
+        }
+    }
+
+    /// Whether the entry fails this time.
+    fn fails(&self, event_id: Uuid, seq: u64) -> bool {
+        let failures = match seq % 6 {
+            2 => 1,
+            5 => 2,
+            _ => 0,
+        };
+        let Some(failed) = self.failed.as_ref().filter(|_| failures > 0) else {
+            return false;
+        };
+        let mut failed = failed.lock().unwrap_or_else(PoisonError::into_inner);
+        let failed = failed.entry(event_id).or_default();
+        *failed += 1;
+        *failed <= failures
+    }
+
     async fn book(
         &self,
         event_id: Uuid,
@@ -58,6 +101,12 @@ impl Ledger {
             if seq == REFUSED {
                 return Err(HandlerError::permanent("there is no entry of number 0"));
             }
+            if account.starts_with(UNMENDED) && !self.is_mended {
+                return Err(HandlerError::permanent("no entry of this account yet"));
+            }
+        }
+        if self.fails(event_id, seq) {
+            return Err(HandlerError::transient("not yet"));
         }
         Ok(())
     }
@@ -154,7 +203,7 @@ macro_rules! stages {
 
             fn consumer(self, consumer: Consumer) -> Consumer {
                 match self.0 {
-                    $($number => consumer.handler::<$module::Posted>(Ledger),)*
+                    $($number => consumer.handler::<$module::Posted>(Ledger::from_env()),)*
                     _ => unreachable!("`new` gives no other"),
                 }
             }
@@ -216,6 +265,7 @@ pub fn service() -> anyhow::Result<ServiceBuilder> {
     let stage = Stage::new(number).ok_or_else(|| anyhow::anyhow!("there is no such stage"))?;
     let consumer = Consumer::named(std::env::var(CONSUMER)?)
         .batch_limit(BATCH_LIMIT)
+        .retry(RETRY)
         .handler_timeout(HANDLER_TIMEOUT);
     Ok(Service::builder(Config::from_env()?)
         .relay_with(Relay::new().claim_limit(CLAIM_LIMIT).lease(LEASE))

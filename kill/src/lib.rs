@@ -6,6 +6,7 @@
 //! | [`ledger`] | the service that comes to harm |
 //! | [`cell`] | what can happen where |
 //! | [`feed`] | what goes in |
+//! | [`provider`] | the other system, which its calls go to |
 //! | [`process`] | a service's process: frozen, thawed, killed |
 //! | [`scenario`] | one cell, from its fresh database to the checker's verdict |
 //! | [`matrix`] | all cells, side by side |
@@ -15,4 +16,5 @@ pub mod feed;
 pub mod ledger;
 pub mod matrix;
 pub mod process;
+pub mod provider;
 pub mod scenario;

@@ -12,10 +12,11 @@ use factum_testing::kafka::KafkaServer;
 use factum_testing::{TestBroker, TestDatabase};
 use serde::Deserialize;
 
-use crate::cell::{Cell, Harm};
+use crate::cell::{Cell, Harm, Part};
 use crate::feed::History;
-use crate::ledger::{CONSUMER, STAGE, Stage, TABLES};
+use crate::ledger::{CONSUMER, FAILING, MENDED, STAGE, Stage, TABLES, UNMENDED};
 use crate::process::Process;
+use crate::provider::Provider;
 
 /// How long a service may take to do everything that is there to do.
 const FINISH_LIMIT: Duration = Duration::from_secs(90);
@@ -98,6 +99,10 @@ struct Scenario<'a> {
     history: History,
     anomalies: Vec<String>,
     processes: u32,
+    /// The other system, where the service makes calls.
+    provider: Option<Provider>,
+    /// Whether the handler takes what it refused at first.
+    is_mended: bool,
     conn: PgConnection,
     database: TestDatabase,
 }
@@ -147,6 +152,11 @@ impl<'a> Scenario<'a> {
             arena,
             anomalies: Vec::new(),
             processes: 0,
+            provider: match cell.part() {
+                Part::Caller => Some(Provider::start().await?),
+                _ => None,
+            },
+            is_mended: false,
             conn,
             database,
         })
@@ -154,6 +164,9 @@ impl<'a> Scenario<'a> {
 
     async fn carry_out(&mut self) -> Result<()> {
         self.feed().await?;
+        if self.cell.part() == Part::Replay {
+            self.plan_a_replay().await?;
+        }
         match self.cell.harm {
             Harm::Kill => self.killed(1).await?,
             Harm::KillTwice => self.killed(2).await?,
@@ -163,6 +176,49 @@ impl<'a> Scenario<'a> {
             Harm::Broker => self.cut_off_from_the_broker().await?,
         }
         self.check("ended").await
+    }
+
+    /// Lets the service refuse events, mends it, and has a replay of them begin: the rows that a command writes.
+    async fn plan_a_replay(&mut self) -> Result<()> {
+        self.history
+            .feed_faulty(self.arena.stage, &mut self.conn)
+            .await?;
+        let mut service = self.start(None)?;
+        let start = Instant::now();
+        loop {
+            let refused: i64 = sqlx::query_scalar(
+                "SELECT count(*) FROM dead_letter WHERE starts_with(convert_from(key, 'UTF8'), $1)",
+            )
+            .bind(UNMENDED)
+            .fetch_one(&mut self.conn)
+            .await?;
+            if refused == self.history.faulty() as i64 {
+                break;
+            }
+            ensure!(
+                start.elapsed() < FINISH_LIMIT && service.ended()?.is_none(),
+                "only {refused} events were refused\n{}",
+                service.tail()
+            );
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        service.stop().await?;
+        self.is_mended = true;
+        sqlx::query(
+            "WITH run AS (
+                 INSERT INTO replay_run (consumer, state, created_by, good_until, started_by, started_at, reason)
+                 VALUES ($1, 'running', 'kill', now() + interval '15 minutes', 'kill', now(), 'mended')
+                 RETURNING id)
+             INSERT INTO replay_item (run_id, dead_letter_id, key, topic, partition, record_offset, state)
+             SELECT run.id, letter.id, letter.key, letter.topic, letter.partition, letter.record_offset, 'ready'
+               FROM run, dead_letter AS letter
+              WHERE letter.consumer = $1 AND starts_with(convert_from(letter.key, 'UTF8'), $2)",
+        )
+        .bind(self.history.consumer())
+        .bind(UNMENDED)
+        .execute(&mut self.conn)
+        .await?;
+        Ok(())
     }
 
     async fn killed(&mut self, times: u32) -> Result<()> {
@@ -193,7 +249,7 @@ impl<'a> Scenario<'a> {
         let _ = tokio::time::timeout(COMMIT_LIMIT, committed).await;
         let mut second = self.start(None)?;
         second
-            .says(if self.cell.is_of_relay() {
+            .says(if self.cell.part() == Part::Relay {
                 "the relay has the lease"
             } else {
                 "partition assigned"
@@ -297,6 +353,15 @@ impl<'a> Scenario<'a> {
             .env("RUST_LOG", "info")
             .env("RUST_BACKTRACE", "0")
             .env_remove("FAULT_POINT");
+        if matches!(self.cell.part(), Part::Parker | Part::Retrier) {
+            command.env(FAILING, "yes");
+        }
+        if self.is_mended {
+            command.env(MENDED, "yes");
+        }
+        if let Some(provider) = &self.provider {
+            command.env("FACTUM_CALL_PAYMENTS_URL", provider.url());
+        }
         if let Some(action) = fault {
             let (point, passing) = (self.cell.point, self.cell.passing());
             command
@@ -326,10 +391,14 @@ impl<'a> Scenario<'a> {
         let [source, _] = self.arena.stage.topics();
         let mut was_read = false;
         loop {
+            // What is on its way comes last.
             let found: (i64, i64, i64, i64) = sqlx::query_as(
                 "SELECT (SELECT count(*) FROM debit), (SELECT count(*) FROM credit),
                         (SELECT count(*) FROM dead_letter),
-                        (SELECT count(*) FROM outbox WHERE published_at IS NULL)",
+                        (SELECT count(*) FROM outbox WHERE published_at IS NULL)
+                        + (SELECT count(*) FROM parked_key) + (SELECT count(*) FROM parked_event)
+                        + (SELECT count(*) FROM replay_run WHERE state = 'running')
+                        + (SELECT count(*) FROM outbound_call WHERE state IN ('pending', 'answered'))",
             )
             .fetch_one(&mut self.conn)
             .await?;
@@ -368,6 +437,9 @@ impl<'a> Scenario<'a> {
 
     /// Asks the checker.
     async fn check(&mut self, phase: &str) -> Result<()> {
+        if let Some(provider) = &self.provider {
+            self.history.calls_were(&provider.book());
+        }
         let history = self.file("history.json");
         std::fs::write(&history, serde_json::to_vec(&self.history)?)?;
         let output = ask(

@@ -4,6 +4,8 @@
 //! Each test that involves a broker runs on librdkafka's in-process broker and on real Apache Kafka;
 //! [`on_both_brokers!`] makes the pair.
 
+pub mod trouble;
+
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use factum::sqlx::{self, Connection as _};
 use factum::{
-    Answer, BatchHandler, Call, CallEndpoint, Calls, Consumer, DirectClient, Envelope,
-    Event as _, Handler, HandlerError, OutboundCallError, ResponseHandler, Retry, Service, Tx,
+    Answer, BatchHandler, Call, CallEndpoint, Calls, Consumer, DirectClient, Envelope, Event as _,
+    Handler, HandlerError, OutboundCallError, ResponseHandler, Retry, Service, Tx,
 };
 use factum_testing::eventually;
 use factum_tests::provider::{Behaviour, Provider, Seen};

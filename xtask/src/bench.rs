@@ -15,7 +15,7 @@ use crate::{Verdict, hand_over};
 /// Measure Factum beside raw loops of the same work, on a real PostgreSQL (fsync on) and a real Kafka
 ///
 /// Rounds in which both take turns, each contender in a process of its own, each followed by a check that
-/// every event had exactly one effect. Some 7 minutes on 2 cores; the servers and their
+/// every event had exactly one effect. Some 9 minutes on 2 cores; the servers and their
 /// data are gone in the end. A complete run writes docs/bench.json, and from that file alone the table in
 /// docs/performance.md and the picture docs/bench.svg. Needs Linux.
 #[derive(Args)]
@@ -24,6 +24,8 @@ Measurements (--only):
   per-event           a handler that is called for each event
   batch               a handler that is called for each batch, beside set-based SQL by hand
   relay               outbox to Kafka
+  beside-parked       events of keys that don't fail, while 5 % of the keys are parked, beside the same service where
+                      none is
   publish-to-effect   the time from a publish to its effect, at 1,000 events a second
 
 Ends with a JSON array on one line with --json, one object each: name, events_per_second, beside (the raw
@@ -34,7 +36,7 @@ Exit codes: 0 measured and exact, 1 inexact or failed (with --check also: below 
 Example: cargo xtask bench --only batch --rounds 3 --json")]
 pub(crate) struct Bench {
     /// Only this measurement
-    #[arg(long, value_name = "NAME", value_parser = ["per-event", "batch", "relay", "publish-to-effect"])]
+    #[arg(long, value_name = "NAME", value_parser = ["per-event", "batch", "relay", "beside-parked", "publish-to-effect"])]
     only: Option<String>,
     /// Rounds of each [default: 5]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]

@@ -1,8 +1,8 @@
 //! Histories made by hand: a clean one, and for each anomaly the least that is wrong.
 
 use super::*;
-use crate::facts::{DeadLetter, Partition};
-use crate::history::{Begin, TopicRun};
+use crate::facts::{Call, CallState, DeadLetter, Parked, Partition};
+use crate::history::{Begin, Calls, TopicRun};
 
 /// Inputs of the clean run, by their number.
 const A1: u8 = 1;
@@ -81,6 +81,26 @@ fn letter(position: Position) -> DeadLetter {
         topic: "posted".to_owned(),
         position,
         reason: "malformed".to_owned(),
+        is_replayed: false,
+    }
+}
+
+fn parked(row: i64, number: u8, position: Position) -> Parked {
+    Parked {
+        id: row,
+        event_id: id(number),
+        topic: "posted".to_owned(),
+        position,
+    }
+}
+
+fn call(row: i64, number: u8, state: CallState) -> Call {
+    Call {
+        id: row,
+        event_id: id(number),
+        step: String::new(),
+        key: id(number).to_string(),
+        state,
     }
 }
 
@@ -132,6 +152,7 @@ impl Run {
                     begin: begin(&[(0, 3)]),
                 }),
                 effects: vec!["debit".to_owned(), "credit".to_owned()],
+                calls: None,
                 input: vec![
                     input(A1, "a", Some(1)),
                     input(A2, "a", Some(2)),
@@ -143,6 +164,9 @@ impl Run {
             facts: Facts {
                 effects: vec![rows(), rows()],
                 dead_letters: vec![letter(at(0, 11)), letter(at(0, 14)), letter(at(1, 6))],
+                parked: Vec::new(),
+                parked_keys: Vec::new(),
+                calls: Vec::new(),
                 source: topic(
                     &[(0, 15), (1, 8), (2, 0)],
                     vec![
@@ -217,6 +241,37 @@ impl Run {
         };
         partitions.insert(record.position.partition, partition);
         self.facts.source.records.push(record);
+    }
+
+    /// The clean run with one call for each event, carried out once.
+    fn with_calls() -> Run {
+        let mut run = Run::clean();
+        run.facts.calls = [(1, A1), (2, B1), (3, A2)]
+            .map(|(row, number)| call(row, number, CallState::Done))
+            .to_vec();
+        run.history.calls = Some(Calls {
+            steps: vec![String::new()],
+            book: [A1, A2, B1].map(|n| (id(n).to_string(), 1)).into(),
+        });
+        run
+    }
+
+    fn booked(&mut self, number: u8, times: i64) {
+        let calls = self.history.calls.as_mut().expect("there are calls");
+        calls.book.insert(id(number).to_string(), times);
+    }
+
+    /// The clean run in which B1 fails for good, and is replayed or to be replayed.
+    fn with_a_replay() -> Run {
+        let mut run = Run::clean();
+        run.history.input[2].fate = Fate::Replayed;
+        // Both of its records: the repeat came before the replay.
+        for offset in [5, 7] {
+            let mut letter = letter(at(1, offset));
+            letter.is_replayed = true;
+            run.facts.dead_letters.push(letter);
+        }
+        run
     }
 
     /// Takes an event out of all that it caused.
@@ -744,6 +799,302 @@ fn stuck_is_not_a_partition_in_which_nothing_came() {
 }
 
 #[test]
+fn a_parked_event_is_set_aside_in_sight_while_the_run_goes_on() {
+    let mut run = Run::clean();
+    run.undo(A2);
+    run.facts.parked = vec![parked(3, A2, at(0, 12))];
+    // Committed beyond it; no effect, and not lost.
+    assert_eq!(run.found(Phase::Running), []);
+    let texts = run.at_the_end(&["stuck"]);
+    let expected = format!(
+        "parked_event row 3: event {} (a, seq 2) is still parked",
+        id(A2)
+    );
+    assert_eq!(texts, [expected]);
+    // Without the row nothing shows where it is.
+    run.facts.parked.clear();
+    assert_eq!(run.kinds(Phase::Running), ["premature-commit"]);
+    assert_eq!(run.kinds(Phase::Ended), ["lost", "premature-commit"]);
+}
+
+#[test]
+fn a_parked_record_that_will_be_a_dead_letter_is_not_missed_before() {
+    let mut run = Run::clean();
+    run.facts.dead_letters.retain(|l| l.position != at(1, 6));
+    run.facts.parked = vec![parked(3, POISON_B, at(1, 6))];
+    run.at_the_end(&["stuck"]);
+    // A row of another of its records says nothing about this one.
+    run.facts.parked = vec![parked(3, POISON_A, at(0, 11))];
+    assert_eq!(run.kinds(Phase::Running), ["premature-commit"]);
+}
+
+#[test]
+fn a_repeat_of_a_parked_event_waits_with_it() {
+    let mut run = Run::clean();
+    run.undo(B1);
+    run.facts.parked = vec![parked(3, B1, at(1, 5)), parked(4, B1, at(1, 7))];
+    run.at_the_end(&["stuck"; 2]);
+    run.facts.parked.pop();
+    run.at_the_end(&["stuck"]);
+}
+
+#[test]
+fn stuck_a_parked_event_whose_effect_stands_already() {
+    let mut run = Run::clean();
+    run.facts.parked = vec![parked(3, A1, at(0, 13))];
+    run.at_the_end(&["stuck"]);
+}
+
+#[test]
+fn stuck_a_key_that_is_parked_with_nothing_behind_it() {
+    let mut run = Run::clean();
+    run.facts.parked_keys = vec!["a".to_owned()];
+    let texts = run.at_the_end(&["stuck"]);
+    assert_eq!(
+        texts,
+        ["key a is still parked, and nothing waits behind it"]
+    );
+    // With something behind it, that is what is told.
+    run.facts.parked = vec![parked(3, A1, at(0, 13))];
+    let texts = run.at_the_end(&["stuck"]);
+    assert!(texts[0].starts_with("parked_event row 3"), "{texts:?}");
+}
+
+#[test]
+fn a_held_event_is_parked_to_the_end() {
+    let mut run = Run::clean();
+    run.undo(A2);
+    run.history.input[1].fate = Fate::Parked;
+    run.facts.parked = vec![parked(3, A2, at(0, 12))];
+    run.always(&NONE);
+    run.facts.parked.clear();
+    assert_eq!(run.kinds(Phase::Ended), ["lost", "premature-commit"]);
+}
+
+#[test]
+fn phantom_an_effect_of_a_held_event() {
+    let mut run = Run::clean();
+    run.facts
+        .derived
+        .records
+        .retain(|r| r.position.partition == 0);
+    run.history.input[2].fate = Fate::Parked;
+    run.facts.parked = vec![parked(3, B1, at(1, 5))];
+    run.always(&["phantom", "phantom"]);
+}
+
+#[test]
+fn phantom_a_parked_row_of_nothing() {
+    let mut run = Run::clean();
+    run.facts.parked = vec![
+        parked(3, A1, at(0, 99)),
+        // Of an earlier run: nobody's fault.
+        parked(4, NOBODY, at(0, 9)),
+        // Another event stands there.
+        parked(5, A2, at(0, 10)),
+        parked(6, B1, at(1, 5)),
+    ];
+    run.facts.parked[3].topic = "another".to_owned();
+    let texts = run.always(&["phantom"; 3]);
+    assert!(
+        texts[2].starts_with("parked_event row 6 is of another/1@5"),
+        "{texts:?}"
+    );
+}
+
+#[test]
+fn duplicate_a_record_parked_twice() {
+    let mut run = Run::clean();
+    run.undo(B1);
+    run.facts.parked = vec![parked(3, B1, at(1, 5)), parked(4, B1, at(1, 5))];
+    assert_eq!(run.kinds(Phase::Running), ["duplicate"]);
+}
+
+#[test]
+fn inversion_an_effect_past_a_parked_event_of_its_key() {
+    let mut run = Run::clean();
+    run.undo(A1);
+    run.facts.parked = vec![parked(3, A1, at(0, 10))];
+    assert_eq!(run.kinds(Phase::Running), ["inversion"]);
+    let expected = format!(
+        "parked_event row 3: event {} (a, seq 1) waits, and seq 2 (event {}) has its effect already",
+        id(A1),
+        id(A2)
+    );
+    assert_eq!(run.found(Phase::Running)[0].text, expected);
+    assert_eq!(run.kinds(Phase::Ended), ["inversion", "stuck"]);
+}
+
+#[test]
+fn inversion_no_effect_past_a_dead_letter_of_its_key() {
+    // The earlier one was given up: what came behind it may go.
+    let mut run = Run::clean();
+    run.undo(A1);
+    run.history.input[0].fate = Fate::DeadLetter;
+    for offset in [10, 13] {
+        run.source(at(0, offset)).label = Label::Names(id(A1));
+        run.facts.dead_letters.push(letter(at(0, offset)));
+    }
+    run.always(&NONE);
+    // Also while it still waits for being given up.
+    run.facts.dead_letters.retain(|l| l.position != at(0, 13));
+    run.facts.parked = vec![parked(3, A1, at(0, 13))];
+    assert_eq!(run.kinds(Phase::Running), NONE);
+}
+
+#[test]
+fn inversion_parked_events_in_the_wrong_order() {
+    let mut run = Run::clean();
+    run.undo(A1);
+    run.undo(A2);
+    run.facts.parked = vec![parked(4, A1, at(0, 10)), parked(3, A2, at(0, 12))];
+    assert_eq!(run.kinds(Phase::Running), ["inversion"]);
+    run.facts.parked[0].id = 2;
+    assert_eq!(run.kinds(Phase::Running), NONE);
+}
+
+#[test]
+fn a_replay_gives_a_dead_letter_its_effects_in_any_order() {
+    let mut run = Run::with_a_replay();
+    run.always(&NONE);
+    // An elder of its key comes later.
+    run.history.input[0].fate = Fate::Replayed;
+    for offset in [10, 13] {
+        let mut letter = letter(at(0, offset));
+        letter.is_replayed = true;
+        run.facts.dead_letters.push(letter);
+    }
+    for rows in &mut run.facts.effects {
+        rows[0].id = 90;
+    }
+    run.derived(at(0, 3)).position = at(0, 7);
+    run.always(&NONE);
+    // It may not come twice, though.
+    run.facts.effects[0].push(effect(91, A1, "a", 1));
+    run.always(&["duplicate"]);
+}
+
+#[test]
+fn stuck_a_dead_letter_that_nobody_replayed() {
+    let mut run = Run::with_a_replay();
+    run.undo(B1);
+    for letter in &mut run.facts.dead_letters {
+        letter.is_replayed = false;
+    }
+    run.at_the_end(&["lost", "stuck", "stuck"]);
+}
+
+#[test]
+fn lost_a_replayed_dead_letter_without_effect() {
+    let mut run = Run::with_a_replay();
+    run.undo(B1);
+    assert_eq!(run.kinds(Phase::Running), ["lost"; 2]);
+    assert_eq!(run.kinds(Phase::Ended), ["lost"; 3]);
+}
+
+#[test]
+fn a_call_for_each_event_that_was_carried_out_once_is_clean() {
+    Run::with_calls().always(&NONE);
+}
+
+#[test]
+fn calls_that_the_history_does_not_name_are_not_judged() {
+    let mut run = Run::with_calls();
+    run.history.calls = None;
+    run.facts.calls[0].state = CallState::Open;
+    run.always(&NONE);
+}
+
+#[test]
+fn duplicate_a_call_that_was_carried_out_twice() {
+    let mut run = Run::with_calls();
+    run.booked(B1, 2);
+    for state in [CallState::Done, CallState::InDoubt] {
+        run.facts.calls[1].state = state;
+        let texts = run.always(&["duplicate"]);
+        let expected = format!(
+            "call 2 (step ``) of event {} (b, seq 1) was carried out 2 times",
+            id(B1)
+        );
+        assert_eq!(texts, [expected]);
+    }
+}
+
+#[test]
+fn duplicate_two_calls_of_one_step_or_of_one_key() {
+    let mut run = Run::with_calls();
+    let mut again = call(4, A1, CallState::Done);
+    again.key = "another".to_owned();
+    run.facts.calls.push(again);
+    run.booked(A1, 1);
+    run.history
+        .calls
+        .as_mut()
+        .unwrap()
+        .book
+        .insert("another".to_owned(), 1);
+    run.always(&["duplicate"]);
+    let mut run = Run::with_calls();
+    run.facts.calls[1].key = id(A1).to_string();
+    run.booked(B1, 0);
+    run.always(&["duplicate"]);
+}
+
+#[test]
+fn lost_a_call_that_is_done_and_was_never_carried_out() {
+    let mut run = Run::with_calls();
+    run.booked(B1, 0);
+    run.at_the_end(&["lost"]);
+    // In doubt, it is in sight: somebody will ask the other system.
+    run.facts.calls[1].state = CallState::InDoubt;
+    run.always(&NONE);
+}
+
+#[test]
+fn stuck_a_call_that_is_not_finished() {
+    let mut run = Run::with_calls();
+    run.facts.calls[1].state = CallState::Open;
+    run.at_the_end(&["stuck"]);
+}
+
+#[test]
+fn half_effect_a_call_without_the_effects_or_the_effects_without_a_call() {
+    let mut run = Run::with_calls();
+    run.facts.calls.remove(1);
+    run.booked(B1, 0);
+    run.always(&["half-effect"]);
+    let mut run = Run::with_calls();
+    run.undo(B1);
+    assert_eq!(
+        run.kinds(Phase::Ended),
+        [
+            "lost",
+            "premature-commit",
+            "premature-commit",
+            "half-effect"
+        ]
+    );
+}
+
+#[test]
+fn phantom_a_call_that_nothing_caused() {
+    let mut run = Run::with_calls();
+    run.facts.calls[1].step = "refund".to_owned();
+    run.booked(B1, 0);
+    run.always(&["phantom", "half-effect"]);
+    let mut run = Run::with_calls();
+    run.facts.calls.push(call(4, NOBODY, CallState::Done));
+    run.always(&["phantom"]);
+    let mut run = Run::with_calls();
+    run.booked(NOBODY, 1);
+    let texts = run.always(&["phantom"]);
+    assert!(
+        texts[0].starts_with("the other system carried out "),
+        "{texts:?}"
+    );
+}
+
+#[test]
 fn every_kind_has_its_name_and_its_place() {
     let mut run = Run::clean();
     run.undo(A2);
@@ -810,10 +1161,34 @@ fn a_hundred_thousand_inputs_are_judged_at_once() {
     run.facts = Facts {
         effects: vec![rows.clone(), rows],
         dead_letters: Vec::new(),
+        parked: Vec::new(),
+        parked_keys: Vec::new(),
+        calls: Vec::new(),
         source: topic(&[(0, 10 + i64::from(INPUTS))], source),
         derived: topic(&[(0, 3 + i64::from(INPUTS))], booked),
     };
     run.always(&NONE);
+    // The same with everything parked, and with a call each.
+    run.facts.parked = (0..INPUTS)
+        .map(|n| {
+            let mut row = parked(i64::from(n), A1, at(0, 10 + i64::from(n)));
+            row.event_id = number(n);
+            row
+        })
+        .collect();
+    run.facts.calls = (0..INPUTS)
+        .map(|n| {
+            let mut call = call(i64::from(n), A1, CallState::InDoubt);
+            (call.event_id, call.key) = (number(n), n.to_string());
+            call
+        })
+        .collect();
+    run.history.calls = Some(Calls {
+        steps: vec![String::new()],
+        ..Calls::default()
+    });
+    assert_eq!(run.kinds(Phase::Running), NONE);
+    assert_eq!(run.kinds(Phase::Ended).len(), INPUTS as usize);
 }
 
 #[test]

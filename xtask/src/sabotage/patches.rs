@@ -57,6 +57,10 @@ impl Patch {
 }
 
 const LANE: &str = "crates/factum-runtime/src/lane.rs";
+const WORKER: &str = "crates/factum-runtime/src/worker.rs";
+const RETRIER: &str = "crates/factum-runtime/src/retrier.rs";
+const PACE: &str = "crates/factum-runtime/src/pace.rs";
+const PARKING: &str = "crates/factum-postgres/src/parking.rs";
 const WORK_LIST: &str = "crates/factum-runtime/src/work_list.rs";
 const LANES: &str = "crates/factum-kafka/src/lanes.rs";
 const OUTCOME: &str = "crates/factum-event/src/outcome.rs";
@@ -95,6 +99,8 @@ const CONTRACT_COMMAND: &str = "--test contract";
 const POSTGRES: &str = "--test postgres";
 const CONSUMER: &str = "--test consumer";
 const REPLAY: &str = "--test replay";
+const JITTER: &str = "--test jitter";
+const PARKING_TESTS: &str = "--test parking";
 const VERSIONS: &str = "--test versions";
 const RETRY_TOPICS: &str = "--test retry_topics";
 const UNIT: &str = "--lib";
@@ -104,8 +110,8 @@ pub(crate) const PATCHES: &[Patch] = &[
         name: "offset-before-commit",
         what: "the offset moves before the transaction commits",
         file: LANE,
-        sound: "                    match self.attempt_through_outages(&records[part.clone()]).await {\n                        Ok(()) => part.end,",
-        broken: "                    self.feed.handled_below(records[part.end - 1].offset + 1);\n                    match self.attempt_through_outages(&records[part.clone()]).await {\n                        Ok(()) => part.end,",
+        sound: "                    let records = &records[part.clone()];\n",
+        broken: "                    let records = &records[part.clone()];\n                    self.feed.handled_below(records[records.len() - 1].offset + 1);\n",
         catchers: &[
             Catcher::Cell("handover/commit.before"),
             Catcher::Cell("handover/handle.halfway"),
@@ -315,8 +321,8 @@ pub(crate) const PATCHES: &[Patch] = &[
         name: "unsorted-ids",
         what: "the dedup statement inserts ids in the batch's order",
         file: SESSION,
-        sound: "        given.sort_unstable();\n        given.dedup();\n",
-        broken: "        let mut seen = BTreeSet::new();\n        given.retain(|id| seen.insert(*id));\n",
+        sound: "        given.sort_unstable();\n        given.dedup_by_key(|event| event.0);\n",
+        broken: "        let mut seen = BTreeSet::new();\n        given.retain(|event| seen.insert(event.0));\n",
         catchers: &[Catcher::Test {
             target: POSTGRES,
             name: "batches_that_share_ids_in_opposite_orders_dont_deadlock",
@@ -344,7 +350,7 @@ pub(crate) const PATCHES: &[Patch] = &[
     Patch {
         name: "poison-is-dropped",
         what: "what can't be decoded is skipped instead of set aside",
-        file: LANE,
+        file: WORKER,
         sound: "            Decoded::Poison(poison) => Item::DeadLetter {\n                reason: DeadLetterReason::Poison(poison.reason()),\n                poison: Some(poison),\n            },",
         broken: "            Decoded::Poison(_) => Item::Unknown,",
         catchers: &[Catcher::Cell("kill/poll.after")],
@@ -473,9 +479,9 @@ pub(crate) const PATCHES: &[Patch] = &[
     Patch {
         name: "dedup-by-version",
         what: "each version of a fact is deduplicated by itself",
-        file: LANE,
-        sound: "        let ids: Vec<EventId> = items.iter().filter_map(Item::event_id).collect();\n",
-        broken: "        let by_version = |item: &Item| match item {\n            Item::Event { envelope, .. } => {\n                let mut id = envelope.id().to_string();\n                id.pop();\n                id.extend(envelope.sent_as().chars().last());\n                id.parse().ok()\n            }\n            _ => None,\n        };\n        let ids: Vec<EventId> = items.iter().filter_map(by_version).collect();\n",
+        file: WORKER,
+        sound: "                Item::Event { envelope, .. } => Some((envelope.id(), key_of(record, envelope))),\n",
+        broken: "                Item::Event { envelope, .. } => {\n                    let mut id = envelope.id().to_string();\n                    id.pop();\n                    id.extend(envelope.sent_as().chars().last());\n                    id.parse().ok().map(|id| (id, key_of(record, envelope)))\n                }\n",
         catchers: &[Catcher::Test {
             target: VERSIONS,
             name: "embedded::both_versions_in_one_batch_act_once",
@@ -556,6 +562,91 @@ pub(crate) const PATCHES: &[Patch] = &[
         catchers: &[Catcher::Test {
             target: DLQ_COMMAND,
             name: "hostile_text_in_every_column_is_escaped",
+        }],
+    },
+    Patch {
+        name: "parked-keys-are-ignored",
+        what: "a lane handles events whose key is parked",
+        file: SESSION,
+        sound: "        WHERE consumer = $1 AND topic = $3 AND key = ANY($4::bytea[]) \\\n        FOR KEY SHARE \\\n",
+        broken: "        WHERE false AND consumer = $1 AND topic = $3 AND key = ANY($4::bytea[]) \\\n        FOR KEY SHARE \\\n",
+        catchers: &[Catcher::Cell("kill/park.after")],
+    },
+    Patch {
+        name: "parked-keys-are-not-held",
+        what: "a key can be freed while a lane queues an event behind it",
+        file: SESSION,
+        sound: "        WHERE consumer = $1 AND topic = $3 AND key = ANY($4::bytea[]) \\\n        FOR KEY SHARE \\\n",
+        broken: "        WHERE consumer = $1 AND topic = $3 AND key = ANY($4::bytea[]) \\\n",
+        catchers: &[Catcher::Test {
+            target: POSTGRES,
+            name: "no_order_of_a_lane_and_a_retrier_loses_doubles_or_swaps",
+        }],
+    },
+    Patch {
+        name: "freed-without-a-second-look",
+        what: "a key is freed though an event came behind it since it was found empty",
+        file: PARKING,
+        sound: "                   AND NOT EXISTS (SELECT FROM parked_event e \\\n                                    WHERE e.consumer = $1 AND e.topic = $2 AND e.key = $3)\",",
+        broken: "                   AND true\",",
+        catchers: &[Catcher::Test {
+            target: POSTGRES,
+            name: "no_order_of_a_lane_and_a_retrier_loses_doubles_or_swaps",
+        }],
+    },
+    Patch {
+        name: "two-retriers-have-one-event",
+        what: "a retrier does not lock the first event of a parked key",
+        file: PARKING,
+        sound: "WHERE id = $1 FOR UPDATE SKIP LOCKED\")",
+        broken: "WHERE id = $1\")",
+        catchers: &[Catcher::Test {
+            target: POSTGRES,
+            name: "no_order_of_two_retriers_handles_an_event_twice",
+        }],
+    },
+    Patch {
+        name: "claimed-without-a-second-look",
+        what: "a retrier takes an event that another one has just let wait again",
+        file: PARKING,
+        sound: "AND key = $3 AND attempts = $4 \\\n                      AND held_at IS NULL AND next_attempt_at <= clock_timestamp()) \\\n",
+        broken: "AND key = $3 AND attempts = attempts + $4 * 0) \\\n",
+        catchers: &[Catcher::Test {
+            target: POSTGRES,
+            name: "a_claim_finds_out_what_another_retrier_did",
+        }],
+    },
+    Patch {
+        name: "no-jitter-at-first",
+        what: "keys that failed together come back together",
+        file: LANE,
+        sound: "up_to.mul_f64(fastrand::f64())",
+        broken: "up_to",
+        catchers: &[Catcher::Test {
+            target: JITTER,
+            name: "keys_that_failed_together_come_back_apart",
+        }],
+    },
+    Patch {
+        name: "no-jitter-again",
+        what: "keys that failed again together come back together",
+        file: RETRIER,
+        sound: "up_to.mul_f64(fastrand::f64())",
+        broken: "up_to",
+        catchers: &[Catcher::Test {
+            target: JITTER,
+            name: "keys_that_failed_together_come_back_apart",
+        }],
+    },
+    Patch {
+        name: "no-damper",
+        what: "failures of retried keys slow nothing down",
+        file: PACE,
+        sound: "        self.0 = (self.0 / 2.0).max(LEAST);\n",
+        broken: "        self.0 = self.0.max(LEAST);\n",
+        catchers: &[Catcher::Test {
+            target: PARKING_TESTS,
+            name: "embedded::many_failing_keys_are_not_woken_at_once",
         }],
     },
 ];
