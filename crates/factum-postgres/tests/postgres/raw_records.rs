@@ -1,8 +1,11 @@
 use std::time::Duration;
 
-use factum_postgres::{RawRecord, RecordPurpose, RelayStore, RowRecord, Session};
+use factum_event::Event as _;
+use factum_postgres::{Outbox, RawRecord, RecordPurpose, RelayStore, RowRecord, Session};
+use time::macros::datetime;
 
 use crate::fixture::Fixture;
+use crate::outbox::order;
 
 fn record<'a>(key: Option<&'a [u8]>, headers: &'a [(String, Option<Vec<u8>>)]) -> RawRecord<'a> {
     RawRecord {
@@ -24,6 +27,11 @@ async fn write(fixture: &Fixture, records: &[RawRecord<'_>]) {
     }
     session.commit(xid).await.unwrap();
     session.close().await;
+}
+
+fn store(fixture: &Fixture) -> RelayStore {
+    let minute = Duration::from_secs(60);
+    RelayStore::new(fixture.db.clone(), "relay".to_owned(), minute)
 }
 
 #[tokio::test]
@@ -50,11 +58,7 @@ async fn a_raw_record_is_claimed_byte_for_byte_and_the_same_twice_is_two() {
     // The unique key of events, (event_id, event_type), is not in the way of the same record again.
     write(&fixture, &[whole, bare, empty, whole]).await;
 
-    let store = RelayStore::new(
-        fixture.db.clone(),
-        "relay".to_owned(),
-        Duration::from_secs(60),
-    );
+    let store = store(&fixture);
     let lease = store.acquire().await.unwrap().unwrap();
     let rows = store.claim(&lease, 100, &[]).await.unwrap();
     let raw = |key: Option<&[u8]>, headers: &[(String, Option<Vec<u8>>)], tombstone| {
@@ -76,11 +80,32 @@ async fn a_raw_record_is_claimed_byte_for_byte_and_the_same_twice_is_two() {
     );
     assert_eq!(rows[0].payload, b"{\x00\xff}");
     assert_eq!(rows[0].topic, "orders.confirmed.retry-1m");
-    // A held key holds the rows of that key and purpose, and no domain event of the same key.
+}
+
+/// A retry whose topic was deleted holds up the next retry of its key, and nothing else.
+#[tokio::test]
+async fn a_held_raw_record_holds_up_no_event_of_its_key() {
+    let fixture = Fixture::new().await;
+    let letter = RawRecord {
+        purpose: RecordPurpose::DeadLetter,
+        ..record(Some(b"A-1"), &[])
+    };
+    let retry = record(Some(b"A-1"), &[]);
+    write(&fixture, &[retry, letter, retry, record(Some(b"B-1"), &[])]).await;
+    let event = order("A-1").occurred_at(datetime!(2026-11-30 12:00 UTC));
+    Outbox::new()
+        .publish(&mut fixture.connect().await, event)
+        .await
+        .unwrap();
+
+    let store = store(&fixture);
+    let lease = store.acquire().await.unwrap().unwrap();
+    let rows = store.claim(&lease, 100, &[]).await.unwrap();
+    assert_eq!(rows.len(), 5);
     let held = [rows[0].key.clone()];
     let left = store.claim(&lease, 100, &held).await.unwrap();
-    assert_eq!(left.len(), 2);
-    assert!(rows.iter().all(|row| row.key.contains(':')));
+    let ids: Vec<i64> = left.iter().map(|row| row.id).collect();
+    assert_eq!(ids, [rows[1].id, rows[3].id, rows[4].id]);
 }
 
 #[tokio::test]

@@ -41,8 +41,8 @@ impl Progress {
     pub async fn read(conn: &mut PgConnection) -> Result<Progress> {
         let counts: (i64, i64, i64, i64, i64, i64) = sqlx::query_as(
             "SELECT (SELECT count(*) FROM orders WHERE confirmed_at IS NOT NULL),
-                    (SELECT count(*) FROM outbox WHERE published_at IS NULL),
-                    (SELECT count(*) FROM outbox WHERE published_at IS NOT NULL),
+                    (SELECT count(*) FROM outbox WHERE published_at IS NULL AND purpose = 'event'),
+                    (SELECT count(*) FROM outbox WHERE published_at IS NOT NULL AND purpose = 'event'),
                     (SELECT count(*) FROM invoice),
                     (SELECT count(*) FROM mail),
                     (SELECT count(*) FROM dead_letter)",
@@ -134,13 +134,14 @@ async fn tables(conn: &mut PgConnection) -> Result<Facts> {
             .await?;
     let unpublished: Vec<(Uuid, String, bool)> = sqlx::query_as(
         "SELECT event_id, event_type, set_aside_at IS NOT NULL FROM outbox
-         WHERE published_at IS NULL ORDER BY id",
+         WHERE published_at IS NULL AND purpose = 'event' ORDER BY id",
     )
     .fetch_all(&mut *conn)
     .await?;
-    let outbox_rows: i64 = sqlx::query_scalar("SELECT count(*) FROM outbox")
-        .fetch_one(&mut *conn)
-        .await?;
+    let outbox_rows: i64 =
+        sqlx::query_scalar("SELECT count(*) FROM outbox WHERE purpose = 'event'")
+            .fetch_one(&mut *conn)
+            .await?;
 
     Ok(Facts {
         orders: orders
