@@ -543,7 +543,7 @@ async fn listing_fault_08_ten_hanging_calls_stop_no_handler() {
     scene.produce(0, &entries::<Posted>("a", 10)).await;
     let settings = [
         ("FACTUM_CALL_PAYMENTS_TIMEOUT_MS", "60000"),
-        ("FACTUM_DATABASE_MAX_CONNECTIONS", "7"),
+        ("FACTUM_DATABASE_MAX_CONNECTIONS", "9"),
         ("FACTUM_SHUTDOWN_DEADLINE_SECONDS", "1"),
     ];
     let service = start(&scene, &provider, &settings, payments());
