@@ -271,7 +271,7 @@ async fn a_claim_finds_out_what_another_retrier_did() {
     let head = two.parked_events(CONSUMER, &key, 1).await.unwrap().unwrap();
     assert_eq!(
         due_keys(&fixture.db, CONSUMER, 9).await.unwrap(),
-        [key.clone()]
+        std::slice::from_ref(&key)
     );
     // It has it.
     one.begin().await.unwrap();
