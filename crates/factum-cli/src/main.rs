@@ -9,6 +9,7 @@ mod dlq;
 mod list;
 mod migrate;
 mod outcome;
+mod parked;
 mod plain;
 mod relay;
 mod screen;
@@ -44,6 +45,8 @@ enum Command {
     Status(status::Options),
     /// See dead letters, replay them through their own consumer, or discard them
     Dlq(dlq::Options),
+    /// See the keys whose events wait, release them, or set their first event aside
+    Parked(parked::Options),
     /// Send the outbox's rows to Kafka, in a process that does nothing else
     Relay(relay::Options),
 }
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Command::Migrate(options) => migrate::run(&options),
         Command::Status(options) => status::run(&options),
         Command::Dlq(options) => dlq::run(&options),
+        Command::Parked(options) => parked::run(&options),
         Command::Relay(options) => relay::run(&options),
     };
     outcome::finish(result)

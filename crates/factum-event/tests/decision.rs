@@ -212,6 +212,7 @@ fn every_reason_has_one_stable_name() {
             "out_of_window",
             "tombstone",
             "unknown_type",
+            "set_aside",
             "empty",
             "too_large",
             "too_deep",

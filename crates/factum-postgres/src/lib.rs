@@ -30,6 +30,7 @@ mod maintenance;
 pub mod migration;
 mod outbound_call;
 mod outbox;
+mod parked_key;
 mod parking;
 mod partition;
 mod raw_record;
@@ -56,6 +57,7 @@ pub use outbound_call::{
     reveal_response, unfinished_calls, write_call,
 };
 pub use outbox::{MAX_PAYLOAD_BYTES, Outbox, Publication, PublishError};
+pub use parked_key::{ParkedKey, SetAside, parked_keys, release_parked, set_aside_parked};
 pub use parking::{
     DueKey, ParkedCounts, ParkedEvent, ParkedHead, ParkedRecord, Parking, due_keys, parked_counts,
 };

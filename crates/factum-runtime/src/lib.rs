@@ -50,8 +50,9 @@ pub use stats::{ConsumerStats, TypeStats};
 pub use factum_kafka::{KafkaSettings, SaslMechanism, Security};
 pub use factum_postgres::{
     CallRefusal, CallResponse, CallRow, CallState, Database, DatabaseError, DatabaseSettings,
-    DeadLetterGroup, ErrorKind, EventReader, MaintenanceReport, Outbox, Publication, PublishError,
-    Window, audit, dead_letter_groups, dead_letter_list, event_readers, find_call, maintain,
-    migration, new_event_id, replay_plan, resolve_call, retry_call, reveal_response, status,
+    DeadLetterGroup, DueKey, ErrorKind, EventReader, MaintenanceReport, Outbox, ParkedKey,
+    Publication, PublishError, SetAside, Window, audit, dead_letter_groups, dead_letter_list,
+    event_readers, find_call, maintain, migration, new_event_id, parked_keys, release_parked,
+    replay_plan, resolve_call, retry_call, reveal_response, set_aside_parked, status,
     unfinished_calls,
 };

@@ -96,7 +96,7 @@
 //!         .consumer(
 //!             Consumer::named("billing-order-confirmed")
 //!                 .handler::<OrderConfirmed>(Billing)
-//!                 .retry(Retry::pause_partition().attempts(8)),
+//!                 .retry(Retry::park().attempts(8)),
 //!         )
 //!         .run() // until a signal; drains to a deadline
 //!         .await?;

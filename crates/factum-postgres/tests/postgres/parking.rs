@@ -39,6 +39,7 @@ fn due(key: &[u8]) -> DueKey {
 fn at_once(attempts: u32) -> Parking<'static> {
     Parking {
         attempts,
+        max_attempts: 8,
         wait: Some(Duration::ZERO),
         error: "not yet",
     }
@@ -270,7 +271,7 @@ async fn a_claim_finds_out_what_another_retrier_did() {
     let head = two.parked_events(CONSUMER, &key, 1).await.unwrap().unwrap();
     assert_eq!(
         due_keys(&fixture.db, CONSUMER, 9).await.unwrap(),
-        [key.clone()]
+        std::slice::from_ref(&key)
     );
     // It has it.
     one.begin().await.unwrap();
@@ -295,6 +296,7 @@ async fn a_claim_finds_out_what_another_retrier_did() {
     assert!(two.claim_parked(CONSUMER, &key, &head).await.unwrap());
     let hold = Parking {
         attempts: 3,
+        max_attempts: 8,
         wait: None,
         error: "still",
     };

@@ -35,5 +35,5 @@ impl Handler<OrderConfirmed> for Billing {
 fn main() {
     let _ = Consumer::named("billing-order-confirmed")
         .handler::<OrderConfirmed>(Billing)
-        .retry(Retry::pause_partition().attempts(8));
+        .retry(Retry::park().attempts(8));
 }
