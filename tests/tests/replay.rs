@@ -837,14 +837,29 @@ async fn a_heartbeat_that_cant_be_written_holds_nothing_up() {
         .execute(&mut *lock)
         .await
         .unwrap();
-    let running = scene.start([handler.consumer::<locked::Posted>()]);
+    let patient = [("FACTUM_DATABASE_LOCK_TIMEOUT_SECONDS", "60")];
+    let running = scene.start_with(&patient, [handler.consumer::<locked::Posted>()]);
     scene.produce(0, &[locked::Posted::entry("a", 1, "")]).await;
     scene
         .await_effects(handler.consumer, &effects_of("a", 1))
         .await;
+    eventually(
+        LIMIT,
+        "a look at the replays and a heartbeat that wait",
+        async || {
+            scene
+                .count(
+                    "SELECT count(DISTINCT relation) FROM pg_locks WHERE NOT granted \
+                 AND relation IN ('instance'::regclass, 'replay_run'::regclass)",
+                )
+                .await
+                == 2
+        },
+    )
+    .await;
     let asked = std::time::Instant::now();
     running.stop().await;
-    // Below the five seconds for which a statement waits for a lock.
+    // Far below the deadline, at which it would be cut off.
     let took = asked.elapsed();
     assert!(took.as_millis() < 4_500, "the end took {took:?}");
     lock.rollback().await.unwrap();

@@ -17,15 +17,14 @@ async fn migrations_run_once_and_are_safe_to_run_twice() {
     assert_eq!(
         migration::up(&fixture.db).await.unwrap(),
         [
-            Applied {
-                version: 1,
-                name: "base"
-            },
-            Applied {
-                version: 2,
-                name: "event_reader"
-            }
+            (1, "base"),
+            (2, "event_reader"),
+            (3, "parking"),
+            (4, "outbox_record"),
+            (5, "replay"),
+            (6, "outbound_call"),
         ]
+        .map(|(version, name)| Applied { version, name })
     );
     assert_eq!(migration::up(&fixture.db).await.unwrap(), []);
     let applied = migration::status(&fixture.db).await.unwrap();
