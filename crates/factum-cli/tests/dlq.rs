@@ -725,7 +725,7 @@ async fn a_replay_is_carried_out_by_the_service_and_told_by_the_command() {
             "SELECT string_agg(actor || ' ' || via || ' ' || action || ' ' || subject || ' ' || consumer || ' ' || events || ' ' || reason, '; ' ORDER BY id) FROM audit"
         )
         .await,
-        "ana cli replay run 1 billing-order-confirmed 1 #4411; ana cli replay run 1 billing-order-confirmed 25 #4411"
+        "ana cli replay r-1 billing-order-confirmed 1 #4411; ana cli replay r-1 billing-order-confirmed 25 #4411"
     );
     // It is at its end.
     let again = carried_out(&mut connection, &["--yes", "--json"]).await;
@@ -738,7 +738,7 @@ async fn a_replay_is_carried_out_by_the_service_and_told_by_the_command() {
             "SELECT action || ' ' || subject FROM audit ORDER BY id DESC LIMIT 1"
         )
         .await,
-        "replay_refused run 1"
+        "replay_refused r-1"
     );
 }
 
