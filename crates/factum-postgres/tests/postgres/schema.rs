@@ -18,8 +18,15 @@ async fn pending_migrations_are_the_only_problems_of_an_empty_database() {
     let problems = problems(&fixture).await;
     assert_eq!(
         problems,
-        [(1, "base"), (2, "event_reader")]
-            .map(|(version, name)| SchemaProblem::MigrationPending { version, name })
+        [
+            (1, "base"),
+            (2, "event_reader"),
+            (3, "parking"),
+            (4, "outbox_record"),
+            (5, "replay"),
+            (6, "outbound_call"),
+        ]
+        .map(|(version, name)| SchemaProblem::MigrationPending { version, name })
     );
     assert!(
         problems[0].to_string().contains("factum migrate up"),
