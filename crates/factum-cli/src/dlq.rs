@@ -1,7 +1,7 @@
 //! `factum dlq list | stats | show | plan | replay | runs | discard`.
 
 use clap::{Args, Subcommand};
-use factum_runtime::replay_plan::ActionError;
+use factum_runtime::replay_plan::{ActionError, digits};
 use factum_runtime::{Database, DeadLetterGroup, dead_letter_groups};
 
 use crate::list::moment;
@@ -102,40 +102,24 @@ struct RunId(i64);
 
 impl RunId {
     fn plan(self) -> String {
-        format!("p-{}", self.digits())
+        format!("p-{}", digits(self.0))
     }
 
     fn run(self) -> String {
-        format!("r-{}", self.digits())
-    }
-
-    fn digits(self) -> String {
-        let mut digits = Vec::new();
-        let mut rest = self.0.unsigned_abs();
-        loop {
-            let digit = u32::try_from(rest % 36).unwrap_or_default();
-            digits.push(char::from_digit(digit, 36).unwrap_or('0'));
-            rest /= 36;
-            if rest == 0 {
-                return digits.iter().rev().collect();
-            }
-        }
+        format!("r-{}", digits(self.0))
     }
 }
 
 fn run_id(text: &str) -> Result<RunId, String> {
-    let digits = text.strip_prefix("p-").or(text.strip_prefix("r-"));
-    digits
-        .filter(|digits| {
-            digits
-                .bytes()
-                .all(|b| b.is_ascii_digit() || b.is_ascii_lowercase())
-        })
-        .and_then(|digits| i64::from_str_radix(digits, 36).ok())
-        .map(RunId)
-        .ok_or_else(|| {
-            "write it as `factum dlq runs` shows it, such as p-19c2 or r-19c2".to_owned()
-        })
+    let id = text.strip_prefix("p-").or(text.strip_prefix("r-"));
+    id.filter(|digits| {
+        digits
+            .bytes()
+            .all(|b| b.is_ascii_digit() || b.is_ascii_lowercase())
+    })
+    .and_then(|digits| i64::from_str_radix(digits, 36).ok())
+    .map(RunId)
+    .ok_or_else(|| "write it as `factum dlq runs` shows it, such as p-19c2 or r-19c2".to_owned())
 }
 
 /// A letter's id.

@@ -725,7 +725,7 @@ async fn a_replay_is_carried_out_by_the_service_and_told_by_the_command() {
             "SELECT string_agg(actor || ' ' || via || ' ' || action || ' ' || subject || ' ' || consumer || ' ' || events || ' ' || reason, '; ' ORDER BY id) FROM audit"
         )
         .await,
-        "ana cli replay run 1 billing-order-confirmed 1 #4411; ana cli replay run 1 billing-order-confirmed 25 #4411"
+        "ana cli replay r-1 billing-order-confirmed 1 #4411; ana cli replay r-1 billing-order-confirmed 25 #4411"
     );
     // It is at its end.
     let again = carried_out(&mut connection, &["--yes", "--json"]).await;
@@ -738,7 +738,7 @@ async fn a_replay_is_carried_out_by_the_service_and_told_by_the_command() {
             "SELECT action || ' ' || subject FROM audit ORDER BY id DESC LIMIT 1"
         )
         .await,
-        "replay_refused run 1"
+        "replay_refused r-1"
     );
 }
 
@@ -885,6 +885,44 @@ async fn an_interrupted_replay_pauses_and_a_killed_command_changes_nothing() {
     );
     assert_eq!(ended.stderr, "pauses after the event at hand\n");
     assert_eq!(text(&mut connection, STATE).await, "paused");
+}
+
+/// After a second a person sees how far it is; a program never gets a bar.
+#[tokio::test]
+async fn a_run_of_more_than_a_second_has_a_bar_on_a_terminal() {
+    let (database, mut connection) = database().await;
+    letters(&mut connection, 2).await;
+    instance(&mut connection).await;
+    let plan = planned(&database, &mut connection, &["--consumer", CONSUMER]).await;
+    let command = factum(
+        &database,
+        &["dlq", "replay", "--plan", &plan, "--reason", "#4411"],
+    );
+    let person = tokio::task::spawn_blocking(move || on_terminal(100, command, ""));
+    eventually(LIMIT, "the run has taken two seconds", async || {
+        let waited = "SELECT coalesce(started_at < clock_timestamp() - interval '2 s', false)::text FROM replay_run";
+        text(&mut connection, waited).await == "true"
+    })
+    .await;
+    for statement in [CARRY_OUT, CARRY_OUT, END] {
+        execute(&mut connection, statement).await;
+    }
+    let person = person.await.expect("no panic");
+    assert_eq!(person.code, 0, "{}", person.screen);
+    assert!(
+        person
+            .screen
+            .contains("r-1 ---------- 0/2 handled 0, duplicate 0, failed again 0"),
+        "{:?}",
+        person.screen
+    );
+    assert!(
+        person
+            .screen
+            .ends_with("r-1 done: handled 2, duplicate 0, failed again 0\nNext: factum status\n"),
+        "{:?}",
+        person.screen
+    );
 }
 
 /// A run that the service stops, and one that somebody else pauses, are not well.

@@ -221,6 +221,25 @@ pub struct FailedItem {
     pub detail: String,
 }
 
+/// A run's id as people write it: in base 36, behind `p-` for a plan and `r-` for a run.
+///
+/// ```
+/// assert_eq!(factum_postgres::replay_plan::digits(1296), "100");
+/// ```
+#[must_use]
+pub fn digits(run: i64) -> String {
+    let mut digits = Vec::new();
+    let mut rest = run.unsigned_abs();
+    loop {
+        let digit = u32::try_from(rest % 36).unwrap_or_default();
+        digits.push(char::from_digit(digit, 36).unwrap_or('0'));
+        rest /= 36;
+        if rest == 0 {
+            return digits.iter().rev().collect();
+        }
+    }
+}
+
 /// Makes a plan: a fixed list of open letters, good for 15 minutes, which the consumer's service now checks.
 ///
 /// # Errors
@@ -528,7 +547,7 @@ pub async fn start(
     first: Option<i32>,
     actor: Actor<'_>,
 ) -> Result<i64, ActionError> {
-    let subject = format!("run {id}");
+    let subject = format!("r-{}", digits(id));
     let started = bounded::act(db, "start a replay", async |conn| {
         let Some(run) = lock(conn, id).await? else {
             return Ok(Err(Some(ActionError::NoRun)));
@@ -680,7 +699,7 @@ enum Halt {
 }
 
 async fn halt(db: &Database, id: i64, halt: Halt, actor: Actor<'_>) -> Result<(), ActionError> {
-    let subject = format!("run {id}");
+    let subject = format!("r-{}", digits(id));
     bounded::act(db, "halt a replay", async |conn| {
         let Some(run) = lock(conn, id).await? else {
             return Ok(Err(ActionError::NoRun));

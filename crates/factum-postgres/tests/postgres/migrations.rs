@@ -14,18 +14,19 @@ async fn migrations_run_once_and_are_safe_to_run_twice() {
     let pending = migration::status(&fixture.db).await.unwrap();
     assert!(pending.iter().all(|status| status.applied_at.is_none()));
 
-    assert_eq!(
-        migration::up(&fixture.db).await.unwrap(),
-        [
-            (1, "base"),
-            (2, "event_reader"),
-            (3, "parking"),
-            (4, "outbox_record"),
-            (5, "replay"),
-            (6, "outbound_call"),
-        ]
+    let names = [
+        "base",
+        "event_reader",
+        "parking",
+        "outbox_record",
+        "replay",
+        "outbound_call",
+    ];
+    let all: Vec<Applied> = (1..)
+        .zip(names)
         .map(|(version, name)| Applied { version, name })
-    );
+        .collect();
+    assert_eq!(migration::up(&fixture.db).await.unwrap(), all);
     assert_eq!(migration::up(&fixture.db).await.unwrap(), []);
     let applied = migration::status(&fixture.db).await.unwrap();
     assert_eq!(applied.len(), pending.len());
@@ -66,20 +67,20 @@ async fn the_printed_sql_runs_by_itself_and_is_known_as_applied() {
 #[tokio::test]
 async fn an_older_schema_is_named_and_brought_up_to_date() {
     let fixture = Fixture::new().await;
-    let older = "DROP TABLE event_reader; DELETE FROM factum_migration WHERE version = 2";
+    let older = "DROP TABLE outbound_call; DELETE FROM factum_migration WHERE version = 6";
     for with_a_tool in [false, true] {
         fixture.sql(older).await;
         let problems = check_schema(&fixture.db).await.unwrap();
         assert_eq!(
             problems,
             [SchemaProblem::MigrationPending {
-                version: 2,
-                name: "event_reader"
+                version: 6,
+                name: "outbound_call"
             }]
         );
         if with_a_tool {
             fixture
-                .sql(format!("BEGIN; {} COMMIT;", migration::sql_above(1)))
+                .sql(format!("BEGIN; {} COMMIT;", migration::sql_above(5)))
                 .await;
             assert_eq!(migration::up(&fixture.db).await.unwrap(), []);
         } else {
