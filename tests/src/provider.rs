@@ -126,7 +126,9 @@ impl Provider {
     /// The bodies that were charged, in order.
     pub fn book(&self) -> Vec<String> {
         let book = &self.state().book;
-        book.iter().map(|body| String::from_utf8_lossy(body).into_owned()).collect()
+        book.iter()
+            .map(|body| String::from_utf8_lossy(body).into_owned())
+            .collect()
     }
 
     /// The requests, in the order in which they came.
@@ -147,7 +149,12 @@ impl Provider {
         let headers: HashMap<String, String> = head
             .headers
             .iter()
-            .map(|(name, value)| (name.to_string(), String::from_utf8_lossy(value.as_bytes()).into_owned()))
+            .map(|(name, value)| {
+                (
+                    name.to_string(),
+                    String::from_utf8_lossy(value.as_bytes()).into_owned(),
+                )
+            })
             .collect();
         let key = headers.get("idempotency-key").cloned().unwrap_or_default();
         let behaviour = {
@@ -191,7 +198,9 @@ impl Provider {
     fn charge(&self, key: &str, body: Vec<u8>) -> Response<Full<Bytes>> {
         let mut state = self.state();
         match state.keys.get(key) {
-            Some(known) if *known != body => return response(422, None, "{\"error\":\"other body\"}"),
+            Some(known) if *known != body => {
+                return response(422, None, "{\"error\":\"other body\"}");
+            }
             Some(_) => {}
             None => {
                 state.keys.insert(key.to_owned(), body.clone());

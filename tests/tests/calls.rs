@@ -37,7 +37,8 @@ impl Handler<Posted> for Charging {
             "quoted" => tx.call(call()?.quoted_key()).await?,
             "steps" => {
                 tx.call(call()?.step("authorize")).await?;
-                tx.call(call()?.step("capture").header("x-shop", "a")).await?;
+                tx.call(call()?.step("capture").header("x-shop", "a"))
+                    .await?;
             }
             "permanent" => {
                 tx.call(call()?).await?;
@@ -45,22 +46,26 @@ impl Handler<Posted> for Charging {
             }
             _ => tx.call(call()?).await?,
         }
-        sqlx::query("INSERT INTO effect (consumer, event_id, account, seq) VALUES ($1, $2, $3, $4)")
-            .bind(CONSUMER)
-            .bind(event.id().as_uuid())
-            .bind(event.account())
-            .bind(event.seq() as i64)
-            .execute(tx.conn())
-            .await?;
+        sqlx::query(
+            "INSERT INTO effect (consumer, event_id, account, seq) VALUES ($1, $2, $3, $4)",
+        )
+        .bind(CONSUMER)
+        .bind(event.id().as_uuid())
+        .bind(event.account())
+        .bind(event.seq() as i64)
+        .execute(tx.conn())
+        .await?;
         Ok(())
     }
 }
 
 /// A service that charges, with these changes to its settings.
 fn start(scene: &Scene, provider: &Provider, extra: &[(&str, &str)], calls: Calls) -> Running {
-    let consumer = Consumer::named(CONSUMER)
-        .handler::<Posted>(Charging)
-        .retry(Retry::pause_partition().attempts(2).first_delay(Duration::from_millis(1)));
+    let consumer = Consumer::named(CONSUMER).handler::<Posted>(Charging).retry(
+        Retry::pause_partition()
+            .attempts(2)
+            .first_delay(Duration::from_millis(1)),
+    );
     start_with(scene, provider, extra, calls, consumer)
 }
 
@@ -79,7 +84,11 @@ fn start_with(
         ("FACTUM_CALL_PAYMENTS_CONNECT_TIMEOUT_MS", "1000"),
     ];
     vars.extend_from_slice(extra);
-    Running::start(Service::builder(scene.config(&vars)).consumer(consumer).calls(calls))
+    Running::start(
+        Service::builder(scene.config(&vars))
+            .consumer(consumer)
+            .calls(calls),
+    )
 }
 
 fn payments() -> Calls {
@@ -93,7 +102,10 @@ async fn calls_in(scene: &Scene, state: &'static str) -> i64 {
         .fetch_one(&mut connection)
         .await
         .expect("a count");
-    connection.close().await.expect("a connection can be closed");
+    connection
+        .close()
+        .await
+        .expect("a connection can be closed");
     count
 }
 
@@ -113,7 +125,11 @@ async fn rule_idem_4_the_key_on_the_wire_is_the_event_s_id() {
     let scene = Scene::new::<Posted>(On::Embedded, 1).await;
     let provider = Provider::start(always(Behaviour::Answer)).await;
     let notes = ["", "steps", "quoted"];
-    let events: Vec<Posted> = notes.iter().zip(1..).map(|(note, seq)| Posted::entry("a", seq, note)).collect();
+    let events: Vec<Posted> = notes
+        .iter()
+        .zip(1..)
+        .map(|(note, seq)| Posted::entry("a", seq, note))
+        .collect();
     let ids = scene.produce(0, &events).await;
     let service = start(&scene, &provider, &[], payments());
     await_calls(&scene, "done", 4).await;
@@ -129,12 +145,20 @@ async fn rule_idem_4_the_key_on_the_wire_is_the_event_s_id() {
     ];
     expected.sort();
     assert_eq!(keys, expected);
-    let first = provider.seen().into_iter().find(|seen| seen.key == ids[0].to_string()).expect("seen");
+    let first = provider
+        .seen()
+        .into_iter()
+        .find(|seen| seen.key == ids[0].to_string())
+        .expect("seen");
     assert_eq!(first.line, "POST /v1/charges?a=b");
     assert_eq!(first.body, br#"{"account":"a","seq":1}"#);
     assert_eq!(first.headers["authorization"], "Bearer canary");
     assert_eq!(first.headers["content-type"], "application/json");
-    let capture = provider.seen().into_iter().find(|seen| seen.key.ends_with("/capture")).expect("seen");
+    let capture = provider
+        .seen()
+        .into_iter()
+        .find(|seen| seen.key.ends_with("/capture"))
+        .expect("seen");
     assert_eq!(capture.headers["x-shop"], "a");
 }
 
@@ -143,7 +167,13 @@ async fn a_handler_that_fails_calls_nobody() {
     let scene = Scene::new::<Posted>(On::Embedded, 1).await;
     let provider = Provider::start(always(Behaviour::Answer)).await;
     scene
-        .produce(0, &[Posted::entry("a", 1, "permanent"), Posted::entry("a", 2, "")])
+        .produce(
+            0,
+            &[
+                Posted::entry("a", 1, "permanent"),
+                Posted::entry("a", 2, ""),
+            ],
+        )
         .await;
     let service = start(&scene, &provider, &[], payments());
     await_calls(&scene, "done", 1).await;
@@ -152,6 +182,32 @@ async fn a_handler_that_fails_calls_nobody() {
     assert_eq!(provider.book(), [r#"{"account":"a","seq":2}"#]);
     assert_eq!(scene.count("SELECT count(*) FROM outbound_call").await, 1);
     assert_eq!(scene.dead_letters(CONSUMER).await, ["permanent"]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_without_a_url_keeps_the_service_from_starting() {
+    let scene = Scene::new::<Posted>(On::Embedded, 1).await;
+    let calls = || {
+        Calls::new()
+            .endpoint("payments")
+            .endpoint("Card_Payments")
+            .endpoint("payments")
+    };
+    let service = Running::start(Service::builder(scene.config(&[])).calls(calls()));
+    let error = service
+        .ended()
+        .await
+        .expect_err("it doesn't start")
+        .to_string();
+    for part in [
+        "3 problems",
+        "error[CONS-X4]: the endpoint `payments` has no URL",
+        "set FACTUM_CALL_PAYMENTS_URL",
+        "the endpoint is declared twice",
+        "the endpoint's name is not lower-case kebab",
+    ] {
+        assert!(error.contains(part), "{part} in {error}");
+    }
 }
 
 /// Four ways in which a key is used twice.
@@ -190,9 +246,15 @@ async fn case_13_another_body_is_set_aside_and_in_progress_and_lost_answers_char
     assert_eq!(book, [charged(1), charged(2), charged(3)]);
     let seen = provider.seen();
     for (id, requests) in ids.iter().zip([3, 4, 4, 1]) {
-        let of: Vec<&Seen> = seen.iter().filter(|seen| seen.key == id.to_string()).collect();
+        let of: Vec<&Seen> = seen
+            .iter()
+            .filter(|seen| seen.key == id.to_string())
+            .collect();
         assert_eq!(of.len(), requests, "{id}");
-        assert!(of.iter().all(|seen| seen.body == of[0].body), "the same bytes");
+        assert!(
+            of.iter().all(|seen| seen.body == of[0].body),
+            "the same bytes"
+        );
     }
     let aside = "SELECT count(*) FROM outbound_call WHERE state = 'set_aside' AND status = 422 \
                  AND convert_from(response_body, 'UTF8') = '{\"error\":\"other body\"}' AND error LIKE '422%'";
@@ -209,7 +271,9 @@ async fn case_13_a_call_whose_key_has_expired_is_never_sent_again() {
     eventually(LIMIT, "two attempts", async || provider.seen().len() >= 2).await;
     // A day later, seen from the table: the key's lifetime is over.
     scene
-        .execute("UPDATE outbound_call SET key_expires_at = clock_timestamp() WHERE state = 'pending'")
+        .execute(
+            "UPDATE outbound_call SET key_expires_at = clock_timestamp() WHERE state = 'pending'",
+        )
         .await;
     await_calls(&scene, "unknown", 1).await;
     let sent = provider.seen().len();
@@ -224,7 +288,11 @@ async fn case_13_a_call_whose_key_has_expired_is_never_sent_again() {
     let lifetime = scene
         .count("SELECT extract(epoch FROM key_expires_at - first_sent_at)::bigint FROM outbound_call WHERE state = 'done'")
         .await;
-    assert_eq!(lifetime, 23 * 60 * 60 - 1, "a day without an hour and the call's own second");
+    assert_eq!(
+        lifetime,
+        23 * 60 * 60 - 1,
+        "a day without an hour and the call's own second"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -261,7 +329,9 @@ async fn ordered_calls_of_one_key_leave_one_after_the_other() {
             .filter(|body| body.contains(&format!("\"{account}\"")))
             .collect();
         let expected: Vec<String> = (1..=5)
-            .flat_map(|seq| std::iter::repeat_n(format!(r#"{{"account":"{account}","seq":{seq}}}"#), 3))
+            .flat_map(|seq| {
+                std::iter::repeat_n(format!(r#"{{"account":"{account}","seq":{seq}}}"#), 3)
+            })
             .collect();
         assert_eq!(bodies, expected);
     }
@@ -283,26 +353,38 @@ impl ResponseHandler for Charged {
         assert_eq!(body["charge"], "ch_1");
         assert_eq!((answer.status(), answer.endpoint()), (200, "payments"));
         assert_eq!(answer.header("content-type"), Some("application/json"));
-        sqlx::query("INSERT INTO effect (consumer, event_id, account, seq) VALUES ('answers', $1, $2, 0)")
-            .bind(answer.event_id().as_uuid())
-            .bind(answer.aggregate_id())
-            .execute(tx.conn())
-            .await?;
+        sqlx::query(
+            "INSERT INTO effect (consumer, event_id, account, seq) VALUES ('answers', $1, $2, 0)",
+        )
+        .bind(answer.event_id().as_uuid())
+        .bind(answer.aggregate_id())
+        .execute(tx.conn())
+        .await?;
         match answer.aggregate_id() {
             "twice" if run == 0 => Err(HandlerError::transient("the first time")),
             "panic" if run == 0 => panic!("a handler's panic, as the test wants it"),
             "swallow" if run == 0 => {
-                sqlx::query("INSERT INTO uniq VALUES (1)").execute(tx.conn()).await.expect_err("a duplicate key");
+                sqlx::query("INSERT INTO uniq VALUES (1)")
+                    .execute(tx.conn())
+                    .await
+                    .expect_err("a duplicate key");
                 Ok(())
             }
             "never" if run == 0 => Err(HandlerError::permanent("no retry mends it")),
             "unnamed" => {
-                let error = tx.call(Call::post("payments", "/again")).await.expect_err("the step is taken");
-                assert!(matches!(error, OutboundCallError::StepTaken { .. }), "{error}");
+                let error = tx
+                    .call(Call::post("payments", "/again"))
+                    .await
+                    .expect_err("the step is taken");
+                assert!(
+                    matches!(error, OutboundCallError::StepTaken { .. }),
+                    "{error}"
+                );
                 Ok(())
             }
             "follow" => {
-                tx.call(Call::post("payments", "/receipts").step("receipt")).await?;
+                tx.call(Call::post("payments", "/receipts").step("receipt"))
+                    .await?;
                 Ok(())
             }
             _ => Ok(()),
@@ -317,14 +399,23 @@ async fn a_response_is_handled_once_in_its_effect_whatever_its_handler_does() {
         let provider = Provider::start(always(Behaviour::Answer)).await;
         scene.produce(0, &entries::<Posted>(account, 1)).await;
         let handler = Charged::default();
-        let calls = Calls::new().endpoint(CallEndpoint::named("payments").on_response(handler.clone()));
+        let calls =
+            Calls::new().endpoint(CallEndpoint::named("payments").on_response(handler.clone()));
         let service = start(&scene, &provider, &[], calls);
         await_calls(&scene, "done", 1).await;
         service.stop().await;
         assert_eq!(scene.effects("answers").await, [format!("{account}:0")]);
-        let runs = if matches!(account, "plain" | "unnamed") { 1 } else { 2 };
+        let runs = if matches!(account, "plain" | "unnamed") {
+            1
+        } else {
+            2
+        };
         assert_eq!(handler.runs.load(Ordering::SeqCst), runs, "{account}");
-        assert_eq!(provider.seen().len(), 1, "nothing is sent for a handler's failure");
+        assert_eq!(
+            provider.seen().len(),
+            1,
+            "nothing is sent for a handler's failure"
+        );
     }
 }
 
@@ -333,7 +424,8 @@ async fn a_response_whose_handler_gives_up_is_set_aside_and_a_person_has_it_hand
     let scene = Scene::new::<Posted>(On::Embedded, 1).await;
     let provider = Provider::start(always(Behaviour::Answer)).await;
     scene.produce(0, &entries::<Posted>("never", 1)).await;
-    let calls = Calls::new().endpoint(CallEndpoint::named("payments").on_response(Charged::default()));
+    let calls =
+        Calls::new().endpoint(CallEndpoint::named("payments").on_response(Charged::default()));
     let service = start(&scene, &provider, &[], calls);
     await_calls(&scene, "set_aside", 1).await;
     assert_eq!(
@@ -348,7 +440,9 @@ async fn a_response_whose_handler_gives_up_is_set_aside_and_a_person_has_it_hand
         reason: "the handler is mended",
     };
     let id = scene.count("SELECT id FROM outbound_call").await;
-    factum::retry_call(&db, id, &actor).await.expect("it is set aside");
+    factum::retry_call(&db, id, &actor)
+        .await
+        .expect("it is set aside");
     await_calls(&scene, "done", 1).await;
     service.stop().await;
     assert_eq!(scene.effects("answers").await, ["never:0"]);
@@ -362,7 +456,8 @@ async fn a_response_s_handler_calls_again_under_a_step_of_the_same_event() {
     let scene = Scene::new::<Posted>(On::Embedded, 1).await;
     let provider = Provider::start(always(Behaviour::Answer)).await;
     let ids = scene.produce(0, &entries::<Posted>("follow", 1)).await;
-    let calls = Calls::new().endpoint(CallEndpoint::named("payments").on_response(Charged::default()));
+    let calls =
+        Calls::new().endpoint(CallEndpoint::named("payments").on_response(Charged::default()));
     let service = start(&scene, &provider, &[], calls);
     await_calls(&scene, "done", 2).await;
     service.stop().await;
@@ -374,22 +469,44 @@ async fn a_response_s_handler_calls_again_under_a_step_of_the_same_event() {
 struct Misusing;
 
 impl BatchHandler<Posted> for Misusing {
-    async fn handle(&self, events: &[Envelope<Posted>], tx: &mut Tx<'_>) -> Result<(), HandlerError> {
+    async fn handle(
+        &self,
+        events: &[Envelope<Posted>],
+        tx: &mut Tx<'_>,
+    ) -> Result<(), HandlerError> {
         let call = |endpoint: &str| Call::post(endpoint, "/");
-        let undeclared = tx.call_for(&events[0], call("nowhere")).await.expect_err("undeclared");
-        assert!(matches!(undeclared, OutboundCallError::Undeclared { .. }), "{undeclared}");
+        let undeclared = tx
+            .call_for(&events[0], call("nowhere"))
+            .await
+            .expect_err("undeclared");
+        assert!(
+            matches!(undeclared, OutboundCallError::Undeclared { .. }),
+            "{undeclared}"
+        );
         if events.len() > 1 {
             let error = tx.call(call("payments")).await.expect_err("which event?");
-            assert!(matches!(error, OutboundCallError::WhichEvent { events: 3 }), "{error}");
+            assert!(
+                matches!(error, OutboundCallError::WhichEvent { events: 3 }),
+                "{error}"
+            );
         }
         let other = factum_tests::envelope(Posted::entry("other", 1, ""));
-        let error = tx.call_for(&other, call("payments")).await.expect_err("another event");
+        let error = tx
+            .call_for(&other, call("payments"))
+            .await
+            .expect_err("another event");
         assert!(matches!(error, OutboundCallError::OtherEvent), "{error}");
         for event in events {
             tx.call_for(event, call("payments")).await?;
-            let taken = tx.call_for(event, call("payments")).await.expect_err("the same key");
+            let taken = tx
+                .call_for(event, call("payments"))
+                .await
+                .expect_err("the same key");
             assert!(taken.to_string().contains(".step("), "{taken}");
-            let step = tx.call_for(event, call("payments").step("No Step")).await.expect_err("no name");
+            let step = tx
+                .call_for(event, call("payments").step("No Step"))
+                .await
+                .expect_err("no name");
             assert!(matches!(step, OutboundCallError::Step(_)), "{step}");
         }
         Ok(())
@@ -408,7 +525,10 @@ async fn calls_that_could_not_be_told_apart_are_refused() {
     assert_eq!(scene.dead_letters(CONSUMER).await, Vec::<String>::new());
     let mut keys: Vec<String> = provider.seen().into_iter().map(|seen| seen.key).collect();
     keys.sort();
-    assert_eq!(keys, ids.iter().map(ToString::to_string).collect::<Vec<_>>());
+    assert_eq!(
+        keys,
+        ids.iter().map(ToString::to_string).collect::<Vec<_>>()
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -417,13 +537,24 @@ async fn an_endpoint_that_fails_is_left_alone_until_it_is_well() {
     let provider = Provider::start(always(Behaviour::Say(500, None))).await;
     scene.produce(0, &entries::<Posted>("a", 200)).await;
     let started = std::time::Instant::now();
-    let service = start(&scene, &provider, &[("FACTUM_CALL_PAYMENTS_CONCURRENCY", "4")], payments());
-    eventually(LIMIT, "the breaker to open", async || provider.seen().len() >= 10).await;
+    let service = start(
+        &scene,
+        &provider,
+        &[("FACTUM_CALL_PAYMENTS_CONCURRENCY", "4")],
+        payments(),
+    );
+    eventually(LIMIT, "the breaker to open", async || {
+        provider.seen().len() >= 10
+    })
+    .await;
     scene.await_committed(CONSUMER, Posted::TOPIC, 0, 200).await;
     // Ten failures open it, and four calls were under way; a probe every five seconds is all that follows.
     let before = provider.seen().len();
     let probes = started.elapsed().as_secs() as usize / 5;
-    assert!(before <= 14 + probes, "{before} requests, {probes} of them probes at most");
+    assert!(
+        before <= 14 + probes,
+        "{before} requests, {probes} of them probes at most"
+    );
     provider.behave(always(Behaviour::Answer));
     await_calls(&scene, "done", 200).await;
     service.stop().await;
@@ -442,14 +573,20 @@ async fn listing_fault_08_ten_hanging_calls_stop_no_handler() {
         ("FACTUM_SHUTDOWN_DEADLINE_SECONDS", "1"),
     ];
     let service = start(&scene, &provider, &settings, payments());
-    eventually(LIMIT, "ten hanging calls", async || provider.seen().len() == 10).await;
+    eventually(LIMIT, "ten hanging calls", async || {
+        provider.seen().len() == 10
+    })
+    .await;
     scene.produce(0, &[Posted::entry("b", 1, "")]).await;
     let mut expected = effects_of("a", 10);
     expected.push("b:1".to_owned());
     scene.await_effects(CONSUMER, &expected).await;
     assert_eq!(calls_in(&scene, "done").await, 0, "they still hang");
     service.ask_to_stop();
-    service.ended().await.expect_err("the calls hang beyond the shutdown's deadline");
+    service
+        .ended()
+        .await
+        .expect_err("the calls hang beyond the shutdown's deadline");
 }
 
 /// Calls inside the transaction, through the direct client.
@@ -461,7 +598,10 @@ struct Direct {
 impl Handler<Posted> for Direct {
     async fn handle(&self, event: &Envelope<Posted>, tx: &mut Tx<'_>) -> Result<(), HandlerError> {
         let body = serde_json::to_vec(&charge(event)).expect("JSON");
-        let response = self.client.post("/v1/charges", &event.idempotency_key(), body).await?;
+        let response = self
+            .client
+            .post("/v1/charges", &event.idempotency_key(), body)
+            .await?;
         assert_eq!(response.status(), 200);
         Handler::handle(&self.recorder, event, tx).await
     }
@@ -479,30 +619,45 @@ async fn listing_fault_08_a_direct_client_s_time_limit_frees_the_connections() {
     let mut ids = Vec::new();
     for partition in 0..10 {
         let account = format!("a{partition}");
-        ids.extend(scene.produce(partition, &[Posted::entry(&account, 1, "")]).await);
+        ids.extend(
+            scene
+                .produce(partition, &[Posted::entry(&account, 1, "")])
+                .await,
+        );
     }
     let settings = [
         ("FACTUM_CALL_PAYMENTS_URL", provider.url()),
         ("FACTUM_CALL_PAYMENTS_TIMEOUT_MS", "500".to_owned()),
         ("FACTUM_CALL_PAYMENTS_CONNECT_TIMEOUT_MS", "500".to_owned()),
     ];
-    let settings: Vec<(&str, &str)> = settings.iter().map(|(name, value)| (*name, value.as_str())).collect();
+    let settings: Vec<(&str, &str)> = settings
+        .iter()
+        .map(|(name, value)| (*name, value.as_str()))
+        .collect();
     let config = scene.config(&settings);
     let direct = Direct {
         client: DirectClient::new(&config, "payments").expect("it has a URL"),
         recorder: Recorder::of(CONSUMER),
     };
-    let consumer = Consumer::named(CONSUMER)
-        .handler::<Posted>(direct)
-        .retry(Retry::pause_partition().attempts(20).first_delay(Duration::from_millis(50)));
+    let consumer = Consumer::named(CONSUMER).handler::<Posted>(direct).retry(
+        Retry::pause_partition()
+            .attempts(20)
+            .first_delay(Duration::from_millis(50)),
+    );
     let service = Running::start(Service::builder(config).consumer(consumer));
     let expected: Vec<String> = (0..10).map(|partition| format!("a{partition}:1")).collect();
     scene.await_effects(CONSUMER, &expected).await;
     service.stop().await;
     let seen = provider.seen();
     for id in ids {
-        let of = seen.iter().filter(|seen| seen.key == id.to_string()).count();
-        assert!(of >= 2, "it hung once and was asked again under the same key");
+        let of = seen
+            .iter()
+            .filter(|seen| seen.key == id.to_string())
+            .count();
+        assert!(
+            of >= 2,
+            "it hung once and was asked again under the same key"
+        );
     }
     assert_eq!(provider.book().len(), 10, "each charged once");
 }

@@ -103,8 +103,9 @@ impl Drop for Process {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn ten_thousand_charges_under_faults_and_kills_are_each_charged_once() {
-    let charges: u64 = std::env::var("FACTUM_TEST_CHARGES")
-        .map_or(10_000, |text| text.parse().expect("FACTUM_TEST_CHARGES is a number"));
+    let charges: u64 = std::env::var("FACTUM_TEST_CHARGES").map_or(10_000, |text| {
+        text.parse().expect("FACTUM_TEST_CHARGES is a number")
+    });
     let scene = Scene::new::<Posted>(On::Embedded, PARTITIONS as u32).await;
     let provider = Provider::start(bad_day).await;
 
@@ -120,34 +121,57 @@ async fn ten_thousand_charges_under_faults_and_kills_are_each_charged_once() {
         scene.produce(0, first).await;
         scene.produce(1, second).await;
         produced = until;
-        let Some(death) = DEATHS.get(life as usize) else { break };
+        let Some(death) = DEATHS.get(life as usize) else {
+            break;
+        };
         let mut process = Process::start(&scene, &provider, Some(*death));
-        eventually(LONG, &format!("death at {}", death.0), async || process.ended().is_some()).await;
+        eventually(LONG, &format!("death at {}", death.0), async || {
+            process.ended().is_some()
+        })
+        .await;
         let status = process.ended().expect("it has ended");
-        assert_eq!(status.signal(), Some(9), "it died at {}, not so: {status}", death.0);
+        assert_eq!(
+            status.signal(),
+            Some(9),
+            "it died at {}, not so: {status}",
+            death.0
+        );
     }
 
     // Two lives at once do the rest.
-    let lives = [Process::start(&scene, &provider, None), Process::start(&scene, &provider, None)];
+    let lives = [
+        Process::start(&scene, &provider, None),
+        Process::start(&scene, &provider, None),
+    ];
     let refused = (1..=charges).filter(|seq| is_refused(*seq)).count() as i64;
     let never_answered = (1..=charges).filter(|seq| is_never_answered(*seq)).count() as i64;
     let in_state = async |sql| scene.count(sql).await;
     let done = charges as i64 - refused - never_answered;
-    eventually(LONG, "every call but the hopeless ones to be done", async || {
-        in_state("SELECT count(*) FROM outbound_call WHERE state = 'done'").await == done
-            && in_state("SELECT count(*) FROM outbound_call WHERE state = 'set_aside'").await == refused
-    })
+    eventually(
+        LONG,
+        "every call but the hopeless ones to be done",
+        async || {
+            in_state("SELECT count(*) FROM outbound_call WHERE state = 'done'").await == done
+                && in_state("SELECT count(*) FROM outbound_call WHERE state = 'set_aside'").await
+                    == refused
+        },
+    )
     .await;
     // A day later: what was never answered is in doubt, and the provider would charge it again.
     provider.forget_keys();
     scene.execute("UPDATE outbound_call SET key_expires_at = clock_timestamp() - interval '1 second' WHERE state = 'pending'").await;
     eventually(LONG, "calls in doubt", async || {
-        in_state("SELECT count(*) FROM outbound_call WHERE state = 'unknown'").await == never_answered
+        in_state("SELECT count(*) FROM outbound_call WHERE state = 'unknown'").await
+            == never_answered
     })
     .await;
     drop(lives);
 
-    assert_eq!(in_state("SELECT count(*) FROM outbound_call").await, charges as i64, "none forgotten");
+    assert_eq!(
+        in_state("SELECT count(*) FROM outbound_call").await,
+        charges as i64,
+        "none forgotten"
+    );
     assert_eq!(
         in_state("SELECT count(DISTINCT event_id) FROM effect WHERE consumer = 'answers'").await,
         done,

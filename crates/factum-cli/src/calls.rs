@@ -109,7 +109,14 @@ enum Command {
 #[derive(Debug, Args)]
 struct Who {
     /// Your name for the audit [default: the environment's USER]
-    #[arg(long = "as", value_name = "NAME", env = "USER", hide_env = true, default_value = "unknown", hide_default_value = true)]
+    #[arg(
+        long = "as",
+        value_name = "NAME",
+        env = "USER",
+        hide_env = true,
+        default_value = "unknown",
+        hide_default_value = true
+    )]
     actor: String,
 }
 
@@ -170,7 +177,13 @@ pub(crate) fn run(options: &Options) -> Result<Report, Failure> {
             let done = retry_call(db, *id, &who.because(reason)).await;
             done.map_err(|refusal| trouble(*id, &refusal))?;
             let text = format!("call {id} is due again, with the same key and bytes");
-            Ok(report(target, "factum.calls.retry/1", Exit::Done, text, json!({"id": id.to_string()})))
+            Ok(report(
+                target,
+                "factum.calls.retry/1",
+                Exit::Done,
+                text,
+                json!({"id": id.to_string()}),
+            ))
         }),
         Command::Resolve {
             target,
@@ -183,7 +196,13 @@ pub(crate) fn run(options: &Options) -> Result<Report, Failure> {
             done.map_err(|refusal| trouble(*id, &refusal))?;
             let text = format!("call {id} is resolved: {outcome}");
             let fields = json!({"id": id.to_string(), "outcome": outcome});
-            Ok(report(target, "factum.calls.resolve/1", Exit::Done, text, fields))
+            Ok(report(
+                target,
+                "factum.calls.resolve/1",
+                Exit::Done,
+                text,
+                fields,
+            ))
         }),
     }
 }
@@ -210,7 +229,10 @@ async fn list(
         "No call is unfinished.".to_owned()
     } else {
         let mut list = List::new(
-            &["ID", "STATE", "ENDPOINT", "CALL", "STATUS", "TRIES", "BEHIND", "SINCE", "NEXT", "CAUSE"],
+            &[
+                "ID", "STATE", "ENDPOINT", "CALL", "STATUS", "TRIES", "BEHIND", "SINCE", "NEXT",
+                "CAUSE",
+            ],
             &[4, 5, 6],
         );
         for call in &calls {
@@ -219,7 +241,8 @@ async fn list(
                 call.state.as_str().to_owned(),
                 call.endpoint.clone(),
                 format!("{} {}", call.method, call.path),
-                call.status.map_or_else(|| "-".to_owned(), |status| status.to_string()),
+                call.status
+                    .map_or_else(|| "-".to_owned(), |status| status.to_string()),
                 call.attempts.to_string(),
                 call.waiting.to_string(),
                 moment(call.created_at),
@@ -229,14 +252,19 @@ async fn list(
         }
         let mut text = list.text();
         if more {
-            text.push_str("\nThere are more: narrow by --endpoint, or continue with --state and --after");
+            text.push_str(
+                "\nThere are more: narrow by --endpoint, or continue with --state and --after",
+            );
         }
         if in_doubt {
             text.push_str("\nNext: factum calls show ID; then factum calls retry or resolve");
         }
         text
     };
-    let rows: Vec<Value> = calls.iter().map(|call| Value::Object(fields_of(call))).collect();
+    let rows: Vec<Value> = calls
+        .iter()
+        .map(|call| Value::Object(fields_of(call)))
+        .collect();
     let fields = json!({"calls": rows, "more": more});
     Ok(report(target, "factum.calls.list/1", exit, text, fields))
 }
@@ -257,9 +285,23 @@ async fn show(
         format!(", step {}", call.step)
     };
     let mut lines = vec![
-        format!("{}  {}  {}  {} {}", call.id, call.state.as_str(), call.endpoint, call.method, call.path),
-        format!("from      {} of {}, event {}{step}", call.event_type, call.consumer, call.event_id),
-        format!("key       {}, never sent after {}", call.idempotency_key, at(call.key_expires_at)),
+        format!(
+            "{}  {}  {}  {} {}",
+            call.id,
+            call.state.as_str(),
+            call.endpoint,
+            call.method,
+            call.path
+        ),
+        format!(
+            "from      {} of {}, event {}{step}",
+            call.event_type, call.consumer, call.event_id
+        ),
+        format!(
+            "key       {}, never sent after {}",
+            call.idempotency_key,
+            at(call.key_expires_at)
+        ),
         format!("body      {} B, hidden", call.body_bytes),
         format!(
             "attempts  {}, first {}, next {}",
@@ -272,7 +314,10 @@ async fn show(
         lines.push(format!("cause     {error}"));
     }
     if call.waiting > 0 {
-        lines.push(format!("behind    {} ordered calls of its key wait for it", call.waiting));
+        lines.push(format!(
+            "behind    {} ordered calls of its key wait for it",
+            call.waiting
+        ));
     }
     let mut fields = fields_of(&call);
     match (&reveal, call.status) {
@@ -285,13 +330,26 @@ async fn show(
             let revealed = reveal_response(db, id, actor).await;
             if let Some(response) = revealed.map_err(|refusal| trouble(id, &refusal))? {
                 let body = String::from_utf8_lossy(&response.body).into_owned();
-                lines.push(format!("response  {}{}", response.status, if response.cut { ", cut" } else { "" }));
+                lines.push(format!(
+                    "response  {}{}",
+                    response.status,
+                    if response.cut { ", cut" } else { "" }
+                ));
                 for (name, value) in &response.headers {
                     lines.push(format!("  {name}: {}", value.escape_debug()));
                 }
                 // No sequence of a foreign text reaches the terminal.
-                lines.extend(body.lines().map(|line| format!("  {}", line.replace(|c: char| c.is_control() && c != '\t', "\u{fffd}"))));
-                let headers: Vec<Value> = response.headers.iter().map(|(name, value)| json!([name, value])).collect();
+                lines.extend(body.lines().map(|line| {
+                    format!(
+                        "  {}",
+                        line.replace(|c: char| c.is_control() && c != '\t', "\u{fffd}")
+                    )
+                }));
+                let headers: Vec<Value> = response
+                    .headers
+                    .iter()
+                    .map(|(name, value)| json!([name, value]))
+                    .collect();
                 fields.insert(
                     "response".to_owned(),
                     json!({"status": response.status, "headers": headers, "body": body, "cut": response.cut}),
@@ -299,7 +357,13 @@ async fn show(
             }
         }
     }
-    Ok(report(target, "factum.calls.show/1", Exit::Done, lines.join("\n"), Value::Object(fields)))
+    Ok(report(
+        target,
+        "factum.calls.show/1",
+        Exit::Done,
+        lines.join("\n"),
+        Value::Object(fields),
+    ))
 }
 
 /// When it is sent next, as far as it will be.
@@ -345,7 +409,13 @@ fn fields_of(call: &CallRow) -> Map<String, Value> {
     }
 }
 
-fn report(target: &Target, schema: &'static str, exit: Exit, text: String, fields: Value) -> Report {
+fn report(
+    target: &Target,
+    schema: &'static str,
+    exit: Exit,
+    text: String,
+    fields: Value,
+) -> Report {
     let json = target.json().then(|| {
         let mut closing = outcome::json(schema, exit);
         if let Value::Object(fields) = fields {

@@ -312,8 +312,10 @@ impl CallStore {
             .iter()
             .map(|o| o.response.as_ref().map(|r| header_pairs(&r.headers)))
             .collect();
-        let bodies: Vec<Option<Vec<u8>>> =
-            outcomes.iter().map(|o| response(o).map(|r| r.body)).collect();
+        let bodies: Vec<Option<Vec<u8>>> = outcomes
+            .iter()
+            .map(|o| response(o).map(|r| r.body))
+            .collect();
         let cuts: Vec<bool> = outcomes
             .iter()
             .map(|o| o.response.as_ref().is_some_and(|r| r.cut))
@@ -393,7 +395,7 @@ impl CallStore {
                     sqlx::query_scalar(
                         "SELECT count(*) FROM (SELECT 1 FROM outbound_call \
                           WHERE state IN ('pending', 'answered', 'set_aside', 'unknown') AND state = $1 \
-                            AND service = $2 AND endpoint = $3 LIMIT $4) AS some",
+                            AND service = $2 AND endpoint = $3 LIMIT $4) AS counted",
                     )
                     .bind(state.as_str())
                     .bind(&self.service)
@@ -634,7 +636,7 @@ const ROW: &str = "\
     key_expires_at, \
     (SELECT count(*) FROM (SELECT 1 FROM outbound_call AS later \
       WHERE later.consumer = c.consumer AND later.endpoint = c.endpoint AND later.order_key = c.order_key \
-        AND later.id > c.id AND later.state IN ('pending', 'answered', 'set_aside', 'unknown') LIMIT 1000) AS some)";
+        AND later.id > c.id AND later.state IN ('pending', 'answered', 'set_aside', 'unknown') LIMIT 1000) AS counted)";
 
 fn read_row(row: &PgRow) -> Result<CallRow, sqlx::Error> {
     let size = |n: Option<i64>| n.and_then(|n| u64::try_from(n).ok());
@@ -713,7 +715,9 @@ pub async fn unfinished_calls(
 /// The statement failed.
 pub async fn find_call(db: &Database, id: i64) -> Result<Option<CallRow>, DatabaseError> {
     const WHAT: &str = "read a call";
-    let sql = sqlx::AssertSqlSafe(format!("SELECT {ROW} FROM outbound_call AS c WHERE id = $1"));
+    let sql = sqlx::AssertSqlSafe(format!(
+        "SELECT {ROW} FROM outbound_call AS c WHERE id = $1"
+    ));
     let row = run(db, WHAT, async |conn| {
         sqlx::query(sql).bind(id).fetch_optional(conn).await
     })
@@ -854,7 +858,15 @@ pub async fn reveal_response(
         let Some(row) = row else {
             return Ok(Err(CallRefusal::NoCall));
         };
-        write_audit(conn, id, row.try_get(0)?, "calls show --response", actor.reason, actor).await?;
+        write_audit(
+            conn,
+            id,
+            row.try_get(0)?,
+            "calls show --response",
+            actor.reason,
+            actor,
+        )
+        .await?;
         let status: Option<i16> = row.try_get(1)?;
         let Some(status) = status.and_then(|status| u16::try_from(status).ok()) else {
             return Ok(Ok(None));
@@ -918,7 +930,9 @@ fn header_pairs(headers: &[(String, String)]) -> String {
     let list = headers
         .iter()
         // jsonb takes no NUL.
-        .map(|(name, value)| serde_json::Value::from(vec![name.clone(), value.replace('\0', "\u{fffd}")]))
+        .map(|(name, value)| {
+            serde_json::Value::from(vec![name.clone(), value.replace('\0', "\u{fffd}")])
+        })
         .collect::<Vec<_>>();
     serde_json::Value::from(list).to_string()
 }

@@ -234,7 +234,9 @@ impl Answer {
     /// A header of the response, by name in lower case; the first of several.
     pub fn header(&self, name: &str) -> Option<&str> {
         let mut headers = self.0.response.headers.iter();
-        headers.find(|(known, _)| known == name).map(|(_, value)| value.as_str())
+        headers
+            .find(|(known, _)| known == name)
+            .map(|(_, value)| value.as_str())
     }
 
     /// The body, byte for byte, up to 1 MiB.
@@ -254,7 +256,9 @@ impl Answer {
     /// place and no value.
     pub fn json<T: DeserializeOwned>(&self) -> Result<T, HandlerError> {
         if self.is_cut() {
-            return Err(HandlerError::permanent("the response's body is larger than 1 MiB and was cut"));
+            return Err(HandlerError::permanent(
+                "the response's body is larger than 1 MiB and was cut",
+            ));
         }
         serde_json::from_slice(self.body()).map_err(|error| {
             HandlerError::permanent(format!(

@@ -21,9 +21,13 @@ pub(crate) struct Breaker {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Closed,
-    Open { until: Instant },
+    Open {
+        until: Instant,
+    },
     /// The probe is under way; should it never report, another may try from then on.
-    HalfOpen { until: Instant },
+    HalfOpen {
+        until: Instant,
+    },
 }
 
 /// How many calls may begin.
@@ -124,7 +128,11 @@ mod tests {
         for _ in 0..WINDOW {
             breaker.report(now, true);
         }
-        assert_eq!(breaker.admits(now), Admission::None, "the old outcomes are forgotten");
+        assert_eq!(
+            breaker.admits(now),
+            Admission::None,
+            "the old outcomes are forgotten"
+        );
     }
 
     #[test]
@@ -132,10 +140,17 @@ mod tests {
         let now = Instant::now();
         let mut breaker = opened(now);
         let later = now + REST;
-        assert_eq!(breaker.admits(later - Duration::from_millis(1)), Admission::None);
+        assert_eq!(
+            breaker.admits(later - Duration::from_millis(1)),
+            Admission::None
+        );
         assert_eq!(breaker.admits(later), Admission::One);
         breaker.probe(later, LIMIT);
-        assert_eq!(breaker.admits(later), Admission::None, "the probe is under way");
+        assert_eq!(
+            breaker.admits(later),
+            Admission::None,
+            "the probe is under way"
+        );
         breaker.report(later, true);
         assert_eq!(breaker.admits(later), Admission::None, "it failed");
         let later = later + REST;

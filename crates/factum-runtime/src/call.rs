@@ -262,7 +262,9 @@ pub enum OutboundCallError {
     #[error("can't call: {0}")]
     Step(#[from] StepError),
     /// The body can't be written as JSON.
-    #[error("can't call: the body can't be written as JSON; look at maps whose keys are no text, and at non-finite floats")]
+    #[error(
+        "can't call: the body can't be written as JSON; look at maps whose keys are no text, and at non-finite floats"
+    )]
     Json,
     /// The body is too large.
     #[error("can't call: the body has {bytes} bytes, the limit is {MAX_BODY_BYTES}")]
@@ -373,7 +375,10 @@ impl CallWriter {
         call: Call,
     ) -> Result<(), OutboundCallError> {
         self.declared(&call)?;
-        let cause = self.causes.iter().find(|cause| cause.event_id == envelope.id());
+        let cause = self
+            .causes
+            .iter()
+            .find(|cause| cause.event_id == envelope.id());
         let cause = cause.cloned().ok_or(OutboundCallError::OtherEvent)?;
         self.write(conn, cause, call).await
     }
@@ -418,7 +423,11 @@ impl CallWriter {
                 path: &call.path,
                 headers: &call.headers,
                 body: &call.body,
-                idempotency_key: &if call.quoted || quoted { key.quoted() } else { key.to_string() },
+                idempotency_key: &if call.quoted || quoted {
+                    key.quoted()
+                } else {
+                    key.to_string()
+                },
                 traceparent: span.map(|span| span.to_string()).as_deref(),
                 aggregate_id: &cause.aggregate_id,
                 ordered: call.ordered,
@@ -455,7 +464,15 @@ mod tests {
 
     #[test]
     fn a_path_leads_nowhere_else() {
-        for path in ["/", "/v1/charges", "/v1/charges?a=1&b=%20", "/@evil", "/v1/a@b", "/..a", "/a..b"] {
+        for path in [
+            "/",
+            "/v1/charges",
+            "/v1/charges?a=1&b=%20",
+            "/@evil",
+            "/v1/a@b",
+            "/..a",
+            "/a..b",
+        ] {
             assert!(check_path(path).is_ok(), "{path}");
         }
         for path in [
@@ -476,22 +493,44 @@ mod tests {
             "/v1/./x",
             &format!("/{}", "a".repeat(4096)),
         ] {
-            assert!(matches!(check_path(path), Err(OutboundCallError::Path)), "{path:?}");
+            assert!(
+                matches!(check_path(path), Err(OutboundCallError::Path)),
+                "{path:?}"
+            );
         }
     }
 
     #[test]
     fn headers_that_are_not_the_call_s_to_set_are_refused() {
-        for name in ["Idempotency-Key", "host", "Content-Length", "AUTHORIZATION", "Transfer-Encoding", "bad name", "a\r\nb"] {
+        for name in [
+            "Idempotency-Key",
+            "host",
+            "Content-Length",
+            "AUTHORIZATION",
+            "Transfer-Encoding",
+            "bad name",
+            "a\r\nb",
+        ] {
             let call = Call::post("payments", "/").header(name, "x");
-            assert!(matches!(call.check(), Err(OutboundCallError::Header { .. })), "{name}");
+            assert!(
+                matches!(call.check(), Err(OutboundCallError::Header { .. })),
+                "{name}"
+            );
         }
         let call = Call::post("payments", "/").header("x-a", "line\r\nbreak");
-        assert!(matches!(call.check(), Err(OutboundCallError::Header { .. })));
+        assert!(matches!(
+            call.check(),
+            Err(OutboundCallError::Header { .. })
+        ));
         let call = Call::post("payments", "/").header("x-a", "plain");
         assert!(call.check().is_ok());
-        let many = (0..=MAX_HEADERS).fold(Call::get("payments", "/"), |call, n| call.header(&format!("x-{n}"), "1"));
-        assert!(matches!(many.check(), Err(OutboundCallError::TooManyHeaders)));
+        let many = (0..=MAX_HEADERS).fold(Call::get("payments", "/"), |call, n| {
+            call.header(&format!("x-{n}"), "1")
+        });
+        assert!(matches!(
+            many.check(),
+            Err(OutboundCallError::TooManyHeaders)
+        ));
     }
 
     #[test]

@@ -335,15 +335,30 @@ fn next(
     match status {
         200..300 if has_handler => (CallNext::Answered, None),
         200..300 => (CallNext::Done, None),
-        409 => (CallNext::Retry(asked), Some("409: the endpoint says that the same key is in progress".into())),
-        429 => (CallNext::Retry(asked), Some("429: too many requests".into())),
-        500.. => (CallNext::Retry(asked), Some(format!("{status}: the endpoint failed"))),
+        409 => (
+            CallNext::Retry(asked),
+            Some("409: the endpoint says that the same key is in progress".into()),
+        ),
+        429 => (
+            CallNext::Retry(asked),
+            Some("429: too many requests".into()),
+        ),
+        500.. => (
+            CallNext::Retry(asked),
+            Some(format!("{status}: the endpoint failed")),
+        ),
         422 => (
             CallNext::SetAside,
             Some("422: the endpoint can't take it, or knows the key with another body".into()),
         ),
-        300..400 => (CallNext::SetAside, Some(format!("{status}: a redirect, which is not followed"))),
-        _ => (CallNext::SetAside, Some(format!("{status}: the endpoint refuses it"))),
+        300..400 => (
+            CallNext::SetAside,
+            Some(format!("{status}: a redirect, which is not followed")),
+        ),
+        _ => (
+            CallNext::SetAside,
+            Some(format!("{status}: the endpoint refuses it")),
+        ),
     }
 }
 
@@ -387,7 +402,11 @@ impl Answers {
                     idle = POLL_LEAST;
                     continue;
                 }
-                Err(AnswerFailure::Handler { calls, permanent, error }) => {
+                Err(AnswerFailure::Handler {
+                    calls,
+                    permanent,
+                    error,
+                }) => {
                     if let [(id, failures)] = calls[..] {
                         self.single = self.single.saturating_sub(1);
                         self.failed(id, failures + 1, permanent, &error).await
@@ -420,7 +439,13 @@ impl Answers {
             delay.mul_f64(0.5 + fastrand::f64() / 2.0)
         });
         let text = format!("the response's handler failed: {error}");
-        tracing::warn!(call = id, failures, error, set_aside = after.is_none(), "a response's handler failed");
+        tracing::warn!(
+            call = id,
+            failures,
+            error,
+            set_aside = after.is_none(),
+            "a response's handler failed"
+        );
         match self.store.answer_failed(id, after, &text).await {
             Ok(()) => Duration::ZERO,
             Err(error) => {
@@ -470,7 +495,8 @@ impl Answers {
             let Some(handler) = self.calls.handler(answer.endpoint()) else {
                 continue; // Only endpoints with a handler were asked for.
             };
-            let writer = CallWriter::of_response(answer.call().consumer.clone(), self.calls.clone());
+            let writer =
+                CallWriter::of_response(answer.call().consumer.clone(), self.calls.clone());
             let mut tx = Tx::new(session.conn(), writer);
             tx.turn_to(vec![cause(&answer)]);
             let limits = CallLimits {
@@ -480,7 +506,9 @@ impl Answers {
             let handled = call_response(&limits, || handler.handle_answer(&answer, &mut tx)).await;
             if let Err(error) = handled {
                 let failed = vec![places[place]];
-                return Err(self.handler_failed(xid, error, failed, &places, endpoints).await);
+                return Err(self
+                    .handler_failed(xid, error, failed, &places, endpoints)
+                    .await);
             }
         }
         if let Err(error) = session.finish_answered_calls(&ids).await {
@@ -553,7 +581,11 @@ impl Answers {
             },
         };
         // Whoever failed in a batch is known; but what ran before it is rolled back, too, so all run alone once.
-        let calls = if batch.len() > 1 { batch.to_vec() } else { failed };
+        let calls = if batch.len() > 1 {
+            batch.to_vec()
+        } else {
+            failed
+        };
         AnswerFailure::Handler {
             calls,
             permanent,
@@ -629,12 +661,19 @@ mod tests {
     #[test]
     fn case_13_what_becomes_of_a_call_by_its_response() {
         for status in [200, 201, 204, 299] {
-            assert_eq!(next(&reply(status, None), 1, true, 0.0).0, CallNext::Answered);
+            assert_eq!(
+                next(&reply(status, None), 1, true, 0.0).0,
+                CallNext::Answered
+            );
             assert_eq!(next(&reply(status, None), 1, false, 0.0).0, CallNext::Done);
         }
         for status in [409, 429, 500, 502, 503, 599] {
             let (next, error) = next(&reply(status, None), 1, true, 0.0);
-            assert_eq!(next, CallNext::Retry(Duration::from_millis(100)), "{status}");
+            assert_eq!(
+                next,
+                CallNext::Retry(Duration::from_millis(100)),
+                "{status}"
+            );
             assert!(error.is_some());
         }
         for status in [301, 302, 307, 400, 401, 402, 403, 404, 408, 410, 422, 451] {
@@ -643,9 +682,15 @@ mod tests {
             assert!(error.is_some_and(|error| error.starts_with(&status.to_string())));
         }
         for error in [SendError::Connect, SendError::Lost, SendError::TimedOut] {
-            assert!(matches!(next(&Err(error), 1, true, 0.0).0, CallNext::Retry(_)));
+            assert!(matches!(
+                next(&Err(error), 1, true, 0.0).0,
+                CallNext::Retry(_)
+            ));
         }
-        assert_eq!(next(&Err(SendError::Request), 1, true, 0.0).0, CallNext::SetAside);
+        assert_eq!(
+            next(&Err(SendError::Request), 1, true, 0.0).0,
+            CallNext::SetAside
+        );
     }
 
     #[test]

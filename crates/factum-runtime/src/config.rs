@@ -583,12 +583,13 @@ impl Reader {
                     "CFG-1",
                     &url_name,
                     format!("{url_name} is not a URL"),
-                    format!("write {url_name}=https://api.example.com, a path behind it if need be"),
+                    format!(
+                        "write {url_name}=https://api.example.com, a path behind it if need be"
+                    ),
                 );
             }
-            let mut number = |setting, unit, allowed| {
-                self.number(&call_variable(&name, setting), unit, allowed)
-            };
+            let mut number =
+                |setting, unit, allowed| self.number(&call_variable(&name, setting), unit, allowed);
             let connect_timeout = number("CONNECT_TIMEOUT_MS", "milliseconds", 10..=60_000);
             let timeout = number("TIMEOUT_MS", "milliseconds", 10..=300_000);
             let concurrency = number("CONCURRENCY", "calls", 1..=1000);
@@ -603,7 +604,8 @@ impl Reader {
             endpoint.concurrency = concurrency.unwrap_or(endpoint.concurrency);
             endpoint.key_lifetime = key_lifetime.map_or(endpoint.key_lifetime, seconds);
             if let Some(profile) = profile {
-                self.problems.extend(endpoint_problems(profile, &name, &endpoint));
+                self.problems
+                    .extend(endpoint_problems(profile, &name, &endpoint));
             }
             endpoints.insert(name, endpoint);
         }
@@ -996,14 +998,22 @@ fn call_endpoint(variable: &str) -> Option<(String, &'static str)> {
 
 /// `FACTUM_CALL_CARD_PAYMENTS_URL` for the setting `URL` of `card-payments`.
 pub(crate) fn call_variable(endpoint: &str, setting: &str) -> String {
-    format!("{CALL_PREFIX}{}_{setting}", endpoint.to_uppercase().replace('-', "_"))
+    format!(
+        "{CALL_PREFIX}{}_{setting}",
+        endpoint.to_uppercase().replace('-', "_")
+    )
 }
 
 /// What the rules forbid of an endpoint's settings.
 fn endpoint_problems(profile: Profile, name: &str, endpoint: &EndpointSettings) -> Vec<Problem> {
     let mut problems = Vec::new();
     let mut problem = |rule, setting, what: String, mend: String| {
-        problems.push(Problem::new(rule, variable(&call_variable(name, setting)), what, mend));
+        problems.push(Problem::new(
+            rule,
+            variable(&call_variable(name, setting)),
+            what,
+            mend,
+        ));
     };
     let url = &endpoint.url;
     let example = call_variable(name, "URL");
@@ -1035,7 +1045,12 @@ fn endpoint_problems(profile: Profile, name: &str, endpoint: &EndpointSettings) 
         );
     }
     let secret = endpoint.authorization.as_ref();
-    if secret.is_some_and(|secret| !secret.expose_secret().bytes().all(|b| b == b' ' || b.is_ascii_graphic())) {
+    if secret.is_some_and(|secret| {
+        !secret
+            .expose_secret()
+            .bytes()
+            .all(|b| b == b' ' || b.is_ascii_graphic())
+    }) {
         problem(
             "CFG-1",
             "AUTHORIZATION",
@@ -1048,7 +1063,10 @@ fn endpoint_problems(profile: Profile, name: &str, endpoint: &EndpointSettings) 
             "CONS-X4",
             "CONNECT_TIMEOUT_MS",
             "the connection may take longer than the whole call".to_owned(),
-            format!("write at most what {} says", call_variable(name, "TIMEOUT_MS")),
+            format!(
+                "write at most what {} says",
+                call_variable(name, "TIMEOUT_MS")
+            ),
         );
     }
     if endpoint.usable_lifetime() < endpoint.key_lifetime / 2 {

@@ -66,7 +66,9 @@ pub enum DirectError {
         endpoint: String,
     },
     /// The path can't be sent.
-    #[error("the path isn't one; begin with a single `/`, and percent-encode what isn't plain ASCII")]
+    #[error(
+        "the path isn't one; begin with a single `/`, and percent-encode what isn't plain ASCII"
+    )]
     Path,
     /// There is no whole response, so nobody knows whether the endpoint acted. The same key asks again.
     #[error("a call to `{endpoint}`: {error}")]
@@ -114,10 +116,14 @@ impl DirectClient {
         let endpoint = || self.endpoint.name.to_string();
         check_path(path).map_err(|_| DirectError::Path)?;
         let Ok(_permit) = self.permits.try_acquire() else {
-            return Err(DirectError::Full { endpoint: endpoint() });
+            return Err(DirectError::Full {
+                endpoint: endpoint(),
+            });
         };
         if self.endpoint.admitted(1) == 0 {
-            return Err(DirectError::BreakerOpen { endpoint: endpoint() });
+            return Err(DirectError::BreakerOpen {
+                endpoint: endpoint(),
+            });
         }
         let outgoing = Outgoing {
             method: "POST",
@@ -127,10 +133,14 @@ impl DirectClient {
             idempotency_key: key.as_str(),
             traceparent: None,
         };
-        let reply = self.endpoint.send(outgoing).await.map_err(|error| DirectError::Send {
-            endpoint: endpoint(),
-            error,
-        })?;
+        let reply = self
+            .endpoint
+            .send(outgoing)
+            .await
+            .map_err(|error| DirectError::Send {
+                endpoint: endpoint(),
+                error,
+            })?;
         match reply.response.status {
             status @ (409 | 429 | 500..) => Err(DirectError::Again {
                 endpoint: endpoint(),

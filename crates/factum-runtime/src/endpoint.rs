@@ -183,7 +183,9 @@ impl Endpoint {
             }
             Err(error) => Err(error),
         };
-        let failed = sent.as_ref().map_or(true, |reply| reply.response.status >= 500);
+        let failed = sent
+            .as_ref()
+            .map_or(true, |reply| reply.response.status >= 500);
         let open = {
             let mut breaker = self.breaker();
             let before = breaker.is_open();
@@ -218,8 +220,8 @@ impl Endpoint {
             request = request.header("traceparent", trace);
         }
         if let Some(secret) = &self.settings.authorization {
-            let mut value = HeaderValue::from_str(secret.expose_secret())
-                .map_err(|_| SendError::Request)?;
+            let mut value =
+                HeaderValue::from_str(secret.expose_secret()).map_err(|_| SendError::Request)?;
             value.set_sensitive(true);
             request = request.header(AUTHORIZATION, value);
         }
@@ -228,10 +230,7 @@ impl Endpoint {
             .map_err(|_| SendError::Request)
     }
 
-    async fn exchange(
-        &self,
-        request: Request<Full<Bytes>>,
-    ) -> Result<Reply, SendError> {
+    async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<Reply, SendError> {
         let response = self.client.request(request).await.map_err(|error| {
             if error.is_connect() {
                 SendError::Connect
@@ -366,7 +365,10 @@ mod tests {
         };
         for (path, expected) in [
             ("/v1?a=1", "https://pay.example:8443/base/v1?a=1"),
-            ("/@evil.example/", "https://pay.example:8443/base/@evil.example/"),
+            (
+                "/@evil.example/",
+                "https://pay.example:8443/base/@evil.example/",
+            ),
         ] {
             let request = request(path).unwrap();
             assert_eq!(request.uri().to_string(), expected);

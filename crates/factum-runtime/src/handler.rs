@@ -147,7 +147,8 @@ impl<'a> Tx<'a> {
         // A batch has no single parent: it continues the first event's trace.
         self.continue_trace(deliveries.first().and_then(|delivery| delivery.trace));
         if self.calls.is_armed() {
-            self.calls.turn_to(deliveries.iter().map(Delivery::cause).collect());
+            self.calls
+                .turn_to(deliveries.iter().map(Delivery::cause).collect());
         }
     }
 

@@ -44,7 +44,7 @@ pub use stats::{ConsumerStats, TypeStats};
 pub use factum_kafka::{KafkaSettings, SaslMechanism, Security};
 pub use factum_postgres::{
     CallActor, CallRefusal, CallResponse, CallRow, CallState, Database, DatabaseError,
-    DatabaseSettings, ErrorKind, EventReader, MaintenanceReport, Outbox,
-    Publication, PublishError, Window, event_readers, find_call, maintain, migration,
-    new_event_id, resolve_call, retry_call, reveal_response, unfinished_calls,
+    DatabaseSettings, ErrorKind, EventReader, MaintenanceReport, Outbox, Publication, PublishError,
+    Window, event_readers, find_call, maintain, migration, new_event_id, resolve_call, retry_call,
+    reveal_response, unfinished_calls,
 };

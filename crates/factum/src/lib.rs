@@ -123,13 +123,15 @@ pub use factum_macros::{Event, Snapshot};
 #[cfg(feature = "service")]
 #[doc(inline)]
 pub use factum_runtime::{
-    Answer, BatchHandler, Call, CallActor, CallEndpoint, CallRefusal, CallResponse, CallRow, CallState, CallerError, Calls, CloudEventsSource, CloudEventsSourceError, Config, ConfigError, Consumer,
-    ConsumerError, ConsumerStats, Database, DatabaseError, DatabaseSettings, DirectClient, DirectError, DirectResponse, EndpointSettings, ErrorKind,
-    EventReader, Handler, KafkaSettings, LaneError, MaintenanceReport, OutboundCallError, Outbox, Problem, Profile,
-    Publication, PublishError, Relay, RelayError, RelayStats, ResponseHandler, SaslMechanism, Security, SendError, Service,
-    ServiceBuilder, ServiceError, StartAt, TombstonePolicy, Tx, TypeStats, UnknownPolicy, Window,
-    event_readers, find_call, maintain, migration, new_event_id, resolve_call, retry_call,
-    reveal_response, unfinished_calls,
+    Answer, BatchHandler, Call, CallActor, CallEndpoint, CallRefusal, CallResponse, CallRow,
+    CallState, CallerError, Calls, CloudEventsSource, CloudEventsSourceError, Config, ConfigError,
+    Consumer, ConsumerError, ConsumerStats, Database, DatabaseError, DatabaseSettings,
+    DirectClient, DirectError, DirectResponse, EndpointSettings, ErrorKind, EventReader, Handler,
+    KafkaSettings, LaneError, MaintenanceReport, OutboundCallError, Outbox, Problem, Profile,
+    Publication, PublishError, Relay, RelayError, RelayStats, ResponseHandler, SaslMechanism,
+    Security, SendError, Service, ServiceBuilder, ServiceError, StartAt, TombstonePolicy, Tx,
+    TypeStats, UnknownPolicy, Window, event_readers, find_call, maintain, migration, new_event_id,
+    resolve_call, retry_call, reveal_response, unfinished_calls,
 };
 
 pub use bigdecimal;

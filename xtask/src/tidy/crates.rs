@@ -50,7 +50,12 @@ const EDGES: &[(&str, &[&str])] = &[
     // Tests across crates see the product as its users do, and the stage.
     (
         "factum-tests",
-        &["factum", "factum-contract", "factum-testing"],
+        &[
+            "factum",
+            "factum-contract",
+            "factum-fault",
+            "factum-testing",
+        ],
     ),
     // It arms the fault points, and puts records past the relay into topics.
     (
