@@ -184,6 +184,32 @@ async fn a_handler_that_fails_calls_nobody() {
     assert_eq!(scene.dead_letters(CONSUMER).await, ["permanent"]);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn an_endpoint_without_a_url_keeps_the_service_from_starting() {
+    let scene = Scene::new::<Posted>(On::Embedded, 1).await;
+    let calls = || {
+        Calls::new()
+            .endpoint("payments")
+            .endpoint("Card_Payments")
+            .endpoint("payments")
+    };
+    let service = Running::start(Service::builder(scene.config(&[])).calls(calls()));
+    let error = service
+        .ended()
+        .await
+        .expect_err("it doesn't start")
+        .to_string();
+    for part in [
+        "3 problems",
+        "error[CONS-X4]: the endpoint `payments` has no URL",
+        "set FACTUM_CALL_PAYMENTS_URL",
+        "the endpoint is declared twice",
+        "the endpoint's name is not lower-case kebab",
+    ] {
+        assert!(error.contains(part), "{part} in {error}");
+    }
+}
+
 /// Four ways in which a key is used twice.
 #[tokio::test(flavor = "multi_thread")]
 async fn case_13_another_body_is_set_aside_and_in_progress_and_lost_answers_charge_once() {

@@ -395,7 +395,7 @@ impl CallStore {
                     sqlx::query_scalar(
                         "SELECT count(*) FROM (SELECT 1 FROM outbound_call \
                           WHERE state IN ('pending', 'answered', 'set_aside', 'unknown') AND state = $1 \
-                            AND service = $2 AND endpoint = $3 LIMIT $4) AS some",
+                            AND service = $2 AND endpoint = $3 LIMIT $4) AS counted",
                     )
                     .bind(state.as_str())
                     .bind(&self.service)
@@ -636,7 +636,7 @@ const ROW: &str = "\
     key_expires_at, \
     (SELECT count(*) FROM (SELECT 1 FROM outbound_call AS later \
       WHERE later.consumer = c.consumer AND later.endpoint = c.endpoint AND later.order_key = c.order_key \
-        AND later.id > c.id AND later.state IN ('pending', 'answered', 'set_aside', 'unknown') LIMIT 1000) AS some)";
+        AND later.id > c.id AND later.state IN ('pending', 'answered', 'set_aside', 'unknown') LIMIT 1000) AS counted)";
 
 fn read_row(row: &PgRow) -> Result<CallRow, sqlx::Error> {
     let size = |n: Option<i64>| n.and_then(|n| u64::try_from(n).ok());

@@ -581,8 +581,8 @@ impl Reader {
             .filter_map(|variable| call_endpoint(variable))
             .map(|(name, _)| name)
             .filter(|name| {
-                let set = |setting: &&str| self.optional(&call_variable(name, setting)).is_some();
-                CALL_SETTINGS.iter().any(|setting| set(&setting))
+                let set = |setting: &str| self.optional(&call_variable(name, setting)).is_some();
+                CALL_SETTINGS.iter().any(|setting| set(setting))
             })
             .collect();
         let mut endpoints = BTreeMap::new();

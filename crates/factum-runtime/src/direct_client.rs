@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use crate::call::check_path;
 use crate::config::Config;
 use crate::endpoint::{Endpoint, Outgoing, SendError};
-use crate::problem::Problem;
+use crate::service::ServiceError;
 
 /// An HTTP client for one endpoint, with its limits: for a handler that can't go on without the response (CONS-X4).
 ///
@@ -93,9 +93,11 @@ impl DirectClient {
     /// A client of the endpoint that `FACTUM_CALL_<NAME>_URL` and its kin describe.
     ///
     /// # Errors
-    /// There are no settings of that name, or the system's certificate authorities can't be read.
-    pub fn new(config: &Config, name: &str) -> Result<DirectClient, Box<Problem>> {
-        let endpoint = config.endpoint(name).map_err(Box::new)?;
+    /// [`ServiceError::Start`]: there are no settings of that name, or the system's certificate authorities can't be read.
+    pub fn new(config: &Config, name: &str) -> Result<DirectClient, ServiceError> {
+        let endpoint = config
+            .endpoint(name)
+            .map_err(|problem| ServiceError::Start(vec![problem]))?;
         let permits = usize::try_from(endpoint.settings.concurrency).unwrap_or(1);
         Ok(DirectClient {
             endpoint,

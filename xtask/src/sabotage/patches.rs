@@ -56,6 +56,9 @@ impl Patch {
     }
 }
 
+const OUTBOUND_CALL: &str = "crates/factum-postgres/src/outbound_call.rs";
+const CALL: &str = "crates/factum-runtime/src/call.rs";
+const CALLER: &str = "crates/factum-runtime/src/caller.rs";
 const LANE: &str = "crates/factum-runtime/src/lane.rs";
 const WORKER: &str = "crates/factum-runtime/src/worker.rs";
 const RETRIER: &str = "crates/factum-runtime/src/retrier.rs";
@@ -97,6 +100,7 @@ const CONTRACT_GATE: &str = "--test gate";
 const CONTRACT_PROPERTIES: &str = "--test properties";
 const CONTRACT_COMMAND: &str = "--test contract";
 const POSTGRES: &str = "--test postgres";
+const CALLS: &str = "--test calls";
 const CONSUMER: &str = "--test consumer";
 const REPLAY: &str = "--test replay";
 const JITTER: &str = "--test jitter";
@@ -647,6 +651,61 @@ pub(crate) const PATCHES: &[Patch] = &[
         catchers: &[Catcher::Test {
             target: PARKING_TESTS,
             name: "embedded::many_failing_keys_are_not_woken_at_once",
+        }],
+    },
+    Patch {
+        name: "call-outcome-without-token",
+        what: "a caller that stood still overwrites what another has recorded",
+        file: OUTBOUND_CALL,
+        sound: "WHERE c.id = g.id AND c.claim_token = g.token AND c.state = 'pending'",
+        broken: "WHERE c.id = g.id AND g.token > 0",
+        catchers: &[Catcher::Test {
+            target: POSTGRES,
+            name: "calls::case_11_a_late_outcome",
+        }],
+    },
+    Patch {
+        name: "call-sent-after-its-key",
+        what: "a call is sent although its key may be forgotten",
+        file: OUTBOUND_CALL,
+        sound: "state = CASE WHEN c.key_expires_at <= now THEN 'unknown' ELSE 'pending' END",
+        broken: "state = CASE WHEN false THEN 'unknown' ELSE 'pending' END",
+        catchers: &[Catcher::Test {
+            target: POSTGRES,
+            name: "calls::a_call_whose_key_has_expired",
+        }],
+    },
+    Patch {
+        name: "call-key-of-its-own",
+        what: "a call's key isn't the event's id",
+        file: CALL,
+        sound: "let key = idempotency_key(cause.event_id, call.step.as_deref())?;",
+        broken: "let key = idempotency_key(factum_postgres::new_event_id(), call.step.as_deref())?;",
+        catchers: &[Catcher::Test {
+            target: CALLS,
+            name: "rule_idem_4",
+        }],
+    },
+    Patch {
+        name: "call-response-not-marked",
+        what: "a response's handler is called again and again",
+        file: CALLER,
+        sound: "session.finish_answered_calls(&ids).await",
+        broken: "session.finish_answered_calls(&[]).await",
+        catchers: &[Catcher::Test {
+            target: CALLS,
+            name: "a_response_is_handled_once",
+        }],
+    },
+    Patch {
+        name: "call-409-given-up",
+        what: "a call whose key is in progress is taken for refused",
+        file: CALLER,
+        sound: "        409 => (CallNext::Retry(asked),",
+        broken: "        409 => (CallNext::SetAside,",
+        catchers: &[Catcher::Test {
+            target: UNIT,
+            name: "case_13_what_becomes_of_a_call",
         }],
     },
 ];

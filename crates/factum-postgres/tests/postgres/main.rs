@@ -1,6 +1,7 @@
 //! `factum-postgres` on a real PostgreSQL: a private server, or the one that
 //! `FACTUM_TEST_DATABASE_URL` names. Each test has a database of its own.
 
+mod calls;
 mod connections;
 mod dead_letter_groups;
 mod dead_letters;

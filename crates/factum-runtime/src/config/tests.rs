@@ -562,6 +562,10 @@ fn case_57_no_value_shows_in_an_error() {
 #[test]
 fn the_documentation_lists_every_setting() {
     let source = include_str!("../config.rs");
+    for setting in CALL_SETTINGS {
+        let line = format!("/// | `{CALL_PREFIX}<NAME>_{setting}` |");
+        assert!(source.contains(&line), "{line}");
+    }
     for setting in SETTINGS.iter().chain([&PRODUCER_PREFIX, &CONSUMER_PREFIX]) {
         assert!(
             source.contains(&format!("/// | `{setting}")),
@@ -592,4 +596,115 @@ fn the_build_is_a_short_text_or_nothing() {
         let text = refused(vars(&[("FACTUM_BUILD", build)])).to_string();
         assert!(text.contains("write a version"), "{text}");
     }
+}
+
+#[test]
+fn an_endpoint_of_calls_is_read_with_its_limits() {
+    let config = read(vars(&[
+        ("FACTUM_CALL_CARD_PAYMENTS_URL", "https://pay.example/base"),
+        ("FACTUM_CALL_CARD_PAYMENTS_AUTHORIZATION", "Bearer canary"),
+        ("FACTUM_CALL_CARD_PAYMENTS_TIMEOUT_MS", "3000"),
+        ("FACTUM_CALL_CARD_PAYMENTS_CONNECT_TIMEOUT_MS", "700"),
+        ("FACTUM_CALL_CARD_PAYMENTS_CONCURRENCY", "3"),
+        ("FACTUM_CALL_CARD_PAYMENTS_KEY_LIFETIME_SECONDS", "3600"),
+        ("FACTUM_CALL_PARCELS_URL", "http://127.0.0.1:8080"),
+        ("FACTUM_CALL_PARCELS_CONCURRENCY", ""),
+        ("FACTUM_CALL_GONE_URL", ""),
+    ]));
+    let names: Vec<&str> = config.calls.keys().map(String::as_str).collect();
+    assert_eq!(names, ["card-payments", "parcels"]);
+    let payments = &config.calls["card-payments"];
+    assert_eq!(payments.url.as_str(), "https://pay.example/base");
+    assert_eq!(payments.timeout, Duration::from_secs(3));
+    assert_eq!(payments.connect_timeout, Duration::from_millis(700));
+    assert_eq!(payments.concurrency, 3);
+    assert_eq!(payments.key_lifetime, Duration::from_secs(3600));
+    let secret = payments.authorization.as_ref().expect("it is set");
+    assert_eq!(secret.expose_secret(), "Bearer canary");
+    assert!(!format!("{config:?}").contains("canary"));
+    let parcels = &config.calls["parcels"];
+    assert_eq!(
+        (parcels.concurrency, parcels.timeout),
+        (16, Duration::from_secs(10))
+    );
+    assert!(parcels.authorization.is_none());
+}
+
+#[test]
+fn an_endpoint_of_calls_is_refused_with_variable_and_rule() {
+    let url = "FACTUM_CALL_PAYMENTS_URL";
+    let cases = [
+        (vec![(url, "http://pay.example")], "SEC-1", "URL"),
+        (vec![(url, "ftp://pay.example")], "CFG-1", "URL"),
+        (vec![(url, "pay.example")], "CFG-1", "URL"),
+        (
+            vec![(url, "https://user:canary@pay.example")],
+            "CFG-1",
+            "URL",
+        ),
+        (
+            vec![(url, "https://pay.example/?key=canary")],
+            "CFG-1",
+            "URL",
+        ),
+        (vec![(url, "https://pay.example/#canary")], "CFG-1", "URL"),
+        (
+            vec![
+                (url, "https://pay.example"),
+                ("FACTUM_CALL_PAYMENTS_AUTHORIZATION", "canary\r\nX: y"),
+            ],
+            "CFG-1",
+            "AUTHORIZATION",
+        ),
+        (
+            vec![
+                (url, "https://pay.example"),
+                ("FACTUM_CALL_PAYMENTS_CONNECT_TIMEOUT_MS", "20000"),
+            ],
+            "CONS-X4",
+            "CONNECT_TIMEOUT_MS",
+        ),
+        (
+            vec![
+                (url, "https://pay.example"),
+                ("FACTUM_CALL_PAYMENTS_TIMEOUT_MS", "60000"),
+                ("FACTUM_CALL_PAYMENTS_KEY_LIFETIME_SECONDS", "60"),
+            ],
+            "IDEM-4",
+            "KEY_LIFETIME_SECONDS",
+        ),
+        (
+            vec![
+                (url, "https://pay.example"),
+                ("FACTUM_CALL_PAYMENTS_CONCURRENCY", "0"),
+            ],
+            "CFG-1",
+            "CONCURRENCY",
+        ),
+    ];
+    for (changes, rule, setting) in cases {
+        let problem = only_problem(&changes);
+        assert_eq!(problem.rule(), rule, "{changes:?}");
+        assert!(
+            problem
+                .place()
+                .ends_with(&format!("FACTUM_CALL_PAYMENTS_{setting}")),
+            "{problem}"
+        );
+        assert!(!problem.to_string().contains("canary"), "{problem}");
+    }
+    let problem = only_problem(&[("FACTUM_CALL_PAYMENTS_CONCURRENCY", "3")]);
+    assert_eq!(problem.what(), "FACTUM_CALL_PAYMENTS_URL is not set");
+    for name in [
+        "FACTUM_CALL_PAYMENTS_ATTEMPTS",
+        "FACTUM_CALL_URL",
+        "FACTUM_CALL_payments_URL",
+        "FACTUM_CALL_A__B_URL",
+    ] {
+        let problem = only_problem(&[(name, "3")]);
+        assert_eq!(problem.what(), format!("{name} is not a setting"));
+        assert!(problem.mend().contains("KEY_LIFETIME_SECONDS"), "{problem}");
+    }
+    let development = read(development(&[(url, "http://pay.example")]));
+    assert_eq!(development.calls.len(), 1);
 }
