@@ -99,6 +99,7 @@ impl Trouble {
             hint: self.hint.map(|(place, mend)| Hint { place, mend }),
             exit: Exit::Usage,
             schema,
+            refusal: None,
         }
     }
 }

@@ -7,6 +7,8 @@ mod contract;
 mod list;
 mod migrate;
 mod outcome;
+mod parked;
+mod plain;
 mod relay;
 mod target;
 
@@ -33,6 +35,8 @@ enum Command {
     Migrate(migrate::Options),
     /// Compare the contracts of events with those that are published, list and show them
     Contract(contract::Options),
+    /// See the keys whose events wait, release them, or set their first event aside
+    Parked(parked::Options),
     /// Send the outbox's rows to Kafka, in a process that does nothing else
     Relay(relay::Options),
 }
@@ -42,6 +46,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Contract(options) => contract::run(&options),
         Command::Migrate(options) => migrate::run(&options),
+        Command::Parked(options) => parked::run(&options),
         Command::Relay(options) => relay::run(&options),
     };
     outcome::finish(result)

@@ -6,6 +6,8 @@ use std::process::ExitCode;
 
 use serde_json::{Map, Value};
 
+use crate::plain;
+
 /// The exit codes of every command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Exit {
@@ -42,6 +44,16 @@ pub(crate) struct Failure {
     pub(crate) exit: Exit,
     /// Whether the closing JSON object was asked for, and its schema.
     pub(crate) schema: Option<&'static str>,
+    /// The name of a refusal, and why there is one.
+    pub(crate) refusal: Option<Box<Refusal>>,
+}
+
+/// Why something that was understood isn't done.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    /// A stable name: `DLQ-NO-INSTANCE`.
+    pub(crate) code: &'static str,
+    pub(crate) why: String,
 }
 
 /// Where it happened, and what to do.
@@ -53,11 +65,18 @@ pub(crate) struct Hint {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "error: {}", self.what)?;
-        match &self.hint {
-            Some(Hint { place, mend }) => write!(f, "\n  where: {place}\n  mend:  {mend}"),
-            None => Ok(()),
+        match &self.refusal {
+            Some(refusal) => write!(f, "error[{}]: {}", refusal.code, self.what)?,
+            None => write!(f, "error: {}", self.what)?,
         }
+        let Some(Hint { place, mend }) = &self.hint else {
+            return Ok(());
+        };
+        write!(f, "\n  where: {place}")?;
+        if let Some(refusal) = &self.refusal {
+            write!(f, "\n  why:   {}", refusal.why)?;
+        }
+        write!(f, "\n  mend:  {mend}")
     }
 }
 
@@ -76,15 +95,20 @@ pub(crate) fn finish(result: Result<Report, Failure>) -> ExitCode {
     let (exit, closing) = match result {
         Ok(report) => {
             if !report.text.is_empty() {
-                let _ = writeln!(io::stdout(), "{}", report.text);
+                let _ = writeln!(io::stdout(), "{}", plain::lines(&report.text));
             }
             (report.exit, report.json)
         }
         Err(failure) => {
-            let _ = writeln!(io::stderr(), "{failure}");
+            let _ = writeln!(io::stderr(), "{}", plain::lines(&failure.to_string()));
             let closing = failure.schema.map(|schema| {
                 let mut fields = json(schema, failure.exit);
                 fields.insert("error".to_owned(), failure.what.into());
+                if let Some(refusal) = failure.refusal {
+                    let Refusal { code, why } = *refusal;
+                    fields.insert("code".to_owned(), code.into());
+                    fields.insert("why".to_owned(), why.into());
+                }
                 if let Some(Hint { place, mend }) = failure.hint {
                     fields.insert("where".to_owned(), place.into());
                     fields.insert("mend".to_owned(), mend.into());
@@ -95,7 +119,11 @@ pub(crate) fn finish(result: Result<Report, Failure>) -> ExitCode {
         }
     };
     if let Some(fields) = closing {
-        let _ = writeln!(io::stdout(), "{}", Value::Object(fields));
+        let _ = writeln!(
+            io::stdout(),
+            "{}",
+            plain::line(&Value::Object(fields).to_string())
+        );
     }
     ExitCode::from(exit as u8)
 }

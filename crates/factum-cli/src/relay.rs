@@ -43,6 +43,7 @@ pub(crate) fn run(options: &Options) -> Result<Report, Failure> {
         hint: None,
         exit,
         schema: options.json.then_some(SCHEMA),
+        refusal: None,
     };
     let mut config = Config::from_env().map_err(|error| failure(error.to_string(), Exit::Usage))?;
     if let Some(source) = &options.cloud_events_source {

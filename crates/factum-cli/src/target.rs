@@ -3,10 +3,10 @@
 use std::fmt;
 
 use clap::Args;
-use factum_runtime::{Database, DatabaseError, DatabaseSettings};
+use factum_runtime::{Database, DatabaseError, DatabaseSettings, ErrorKind};
 use serde_json::Value;
 
-use crate::outcome::{self, Exit, Failure, Hint, Report};
+use crate::outcome::{self, Exit, Failure, Hint, Refusal, Report};
 
 /// Connections that a command needs at most: a migration one for itself, one for the partitions.
 const CONNECTIONS: u32 = 2;
@@ -25,7 +25,39 @@ pub(crate) struct Target {
 /// What a command did with the database: a text, an exit code, fields for the JSON object.
 pub(crate) type Done = (String, Exit, Value);
 
+/// Why a command on the database doesn't come to its end.
+#[derive(Debug)]
+pub(crate) enum Trouble {
+    Database(DatabaseError),
+    /// It is refused, or it failed for a reason with a name.
+    Refused {
+        exit: Exit,
+        code: &'static str,
+        what: String,
+        place: String,
+        why: String,
+        mend: String,
+    },
+}
+
+impl From<DatabaseError> for Trouble {
+    fn from(error: DatabaseError) -> Trouble {
+        Trouble::Database(error)
+    }
+}
+
+/// What a command needs before it can work.
+struct Ready {
+    settings: DatabaseSettings,
+    runtime: tokio::runtime::Runtime,
+}
+
 impl Target {
+    /// Whether stdout is for a program.
+    pub(crate) fn json(&self) -> bool {
+        self.json
+    }
+
     /// Connects and does the work. `mend` says of an error what to do, given the variable's name.
     pub(crate) fn with_database<E: From<DatabaseError> + fmt::Display>(
         &self,
@@ -33,60 +65,7 @@ impl Target {
         work: impl AsyncFnOnce(&Database) -> Result<Done, E>,
         mend: fn(&E, &str) -> (Exit, String),
     ) -> Result<Report, Failure> {
-        let schema_if_asked = self.json.then_some(schema);
-        let failure = |exit, what, place: String, mend: &str| Failure {
-            what,
-            hint: Some(Hint {
-                place,
-                mend: mend.to_owned(),
-            }),
-            exit,
-            schema: schema_if_asked,
-        };
-        let name = &self.database_url_env;
-        let url = match std::env::var(name) {
-            Ok(url) if !url.trim().is_empty() => url.trim().to_owned(),
-            _ => {
-                return Err(failure(
-                    Exit::Usage,
-                    format!("{name} is not set"),
-                    "the environment".to_owned(),
-                    &format!(
-                        "set it, for example {name}=postgres://user:password@localhost:5432/orders, \
-                         or name another variable with --database-url-env"
-                    ),
-                ));
-            }
-        };
-        if !(url.starts_with("postgres://") || url.starts_with("postgresql://")) {
-            return Err(failure(
-                Exit::Usage,
-                format!("{name} is not a PostgreSQL URL"),
-                format!("the environment variable {name}"),
-                "write postgres://user:password@host:5432/database, with / ? # @ : and % of the \
-                 password percent-encoded",
-            ));
-        }
-        let settings = DatabaseSettings {
-            max_connections: CONNECTIONS,
-            application_name: "factum".to_owned(),
-            ..DatabaseSettings::new(url.into())
-        };
-        let place = format!("the database that {name} names");
-        let runtime = match tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-        {
-            Ok(runtime) => runtime,
-            Err(error) => {
-                return Err(failure(
-                    Exit::Failed,
-                    format!("the runtime does not start: {error}"),
-                    "this process".to_owned(),
-                    "look at its limits (open files, threads)",
-                ));
-            }
-        };
+        let Ready { settings, runtime } = self.ready(schema)?;
         let result = runtime.block_on(async {
             let db = Database::connect(&settings).await?;
             work(&db).await
@@ -107,9 +86,125 @@ impl Target {
                 json: None,
             }),
             Err(error) => {
-                let (exit, mend) = mend(&error, name);
-                Err(failure(exit, error.to_string(), place, &mend))
+                let (exit, mend) = mend(&error, &self.database_url_env);
+                Err(self.failure(schema, exit, error.to_string(), self.place(), &mend))
             }
+        }
+    }
+
+    /// Connects and does the work, which makes the whole report itself.
+    pub(crate) fn report(
+        &self,
+        schema: &'static str,
+        work: impl AsyncFnOnce(&Database) -> Result<Report, Trouble>,
+    ) -> Result<Report, Failure> {
+        let Ready { settings, runtime } = self.ready(schema)?;
+        let result = runtime.block_on(async {
+            let db = Database::connect(&settings).await?;
+            work(&db).await
+        });
+        result.map_err(|trouble| match trouble {
+            Trouble::Refused {
+                exit,
+                code,
+                what,
+                place,
+                why,
+                mend,
+            } => Failure {
+                refusal: Some(Box::new(Refusal { code, why })),
+                ..self.failure(schema, exit, what, place, &mend)
+            },
+            Trouble::Database(error) => {
+                let name = &self.database_url_env;
+                let (exit, mend) = match error.kind() {
+                    ErrorKind::Unavailable => (
+                        Exit::Away,
+                        format!(
+                            "start PostgreSQL there, or correct host, port and database in {name}"
+                        ),
+                    ),
+                    _ => (
+                        Exit::Failed,
+                        format!(
+                            "if a table is missing, run `factum migrate up`; the role in {name} must be allowed to \
+                             use it"
+                        ),
+                    ),
+                };
+                self.failure(schema, exit, error.to_string(), self.place(), &mend)
+            }
+        })
+    }
+
+    fn place(&self) -> String {
+        format!("the database that {} names", self.database_url_env)
+    }
+
+    fn failure(
+        &self,
+        schema: &'static str,
+        exit: Exit,
+        what: String,
+        place: String,
+        mend: &str,
+    ) -> Failure {
+        Failure {
+            what,
+            hint: Some(Hint {
+                place,
+                mend: mend.to_owned(),
+            }),
+            exit,
+            schema: self.json.then_some(schema),
+            refusal: None,
+        }
+    }
+
+    fn ready(&self, schema: &'static str) -> Result<Ready, Failure> {
+        let name = &self.database_url_env;
+        let url = match std::env::var(name) {
+            Ok(url) if !url.trim().is_empty() => url.trim().to_owned(),
+            _ => {
+                return Err(self.failure(
+                    schema,
+                    Exit::Usage,
+                    format!("{name} is not set"),
+                    "the environment".to_owned(),
+                    &format!(
+                        "set it, for example {name}=postgres://user:password@localhost:5432/orders, \
+                         or name another variable with --database-url-env"
+                    ),
+                ));
+            }
+        };
+        if !(url.starts_with("postgres://") || url.starts_with("postgresql://")) {
+            return Err(self.failure(
+                schema,
+                Exit::Usage,
+                format!("{name} is not a PostgreSQL URL"),
+                format!("the environment variable {name}"),
+                "write postgres://user:password@host:5432/database, with / ? # @ : and % of the \
+                 password percent-encoded",
+            ));
+        }
+        let settings = DatabaseSettings {
+            max_connections: CONNECTIONS,
+            application_name: "factum".to_owned(),
+            ..DatabaseSettings::new(url.into())
+        };
+        match tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+        {
+            Ok(runtime) => Ok(Ready { settings, runtime }),
+            Err(error) => Err(self.failure(
+                schema,
+                Exit::Failed,
+                format!("the runtime does not start: {error}"),
+                "this process".to_owned(),
+                "look at its limits (open files, threads)",
+            )),
         }
     }
 }

@@ -388,6 +388,8 @@ pub enum DeadLetterReason {
     Tombstone,
     /// A type that isn't registered, where the policy wants it here.
     UnknownType,
+    /// It was parked, and a person set it aside.
+    SetAside,
 }
 
 impl DeadLetterReason {
@@ -398,6 +400,7 @@ impl DeadLetterReason {
         DeadLetterReason::OutOfWindow,
         DeadLetterReason::Tombstone,
         DeadLetterReason::UnknownType,
+        DeadLetterReason::SetAside,
     ];
 
     /// The stable name; for poison it is the decoder's.
@@ -409,6 +412,7 @@ impl DeadLetterReason {
             DeadLetterReason::OutOfWindow => "out_of_window",
             DeadLetterReason::Tombstone => "tombstone",
             DeadLetterReason::UnknownType => "unknown_type",
+            DeadLetterReason::SetAside => "set_aside",
         }
     }
 }

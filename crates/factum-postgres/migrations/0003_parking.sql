@@ -4,6 +4,8 @@ CREATE TABLE parked_key (
     topic           text        NOT NULL,
     key             bytea       NOT NULL,
     attempts        integer     NOT NULL DEFAULT 0,
+    -- How many the consumer's policy allows.
+    max_attempts    integer     NOT NULL DEFAULT 0,
     next_attempt_at timestamptz NOT NULL,
     held_at         timestamptz,
     parked_at       timestamptz NOT NULL DEFAULT clock_timestamp(),

@@ -12,6 +12,7 @@
 //! - [`maintain`] and [`check_schema`]: partitions of the dedup window, and what is wrong with
 //!   the tables.
 
+pub mod audit;
 mod connection;
 mod database;
 mod dead_letter;
@@ -20,6 +21,7 @@ mod event_id;
 mod maintenance;
 pub mod migration;
 mod outbox;
+mod parked_key;
 mod parking;
 mod partition;
 mod reader;
@@ -33,6 +35,7 @@ pub use error::{DatabaseError, ErrorKind, classify, describe};
 pub use event_id::new_event_id;
 pub use maintenance::{MaintenanceReport, Window, maintain};
 pub use outbox::{MAX_PAYLOAD_BYTES, Outbox, Publication, PublishError};
+pub use parked_key::{ParkedKey, SetAside, parked_keys, release_parked, set_aside_parked};
 pub use parking::{
     DueKey, ParkedCounts, ParkedEvent, ParkedHead, ParkedRecord, Parking, due_keys, parked_counts,
 };

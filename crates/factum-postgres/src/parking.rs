@@ -76,6 +76,8 @@ pub struct ParkedRecord<'a> {
 pub struct Parking<'a> {
     /// How often its first event was tried.
     pub attempts: u32,
+    /// How often it may be tried, for whoever looks on.
+    pub max_attempts: u32,
     /// How long until it is tried again; `None` to hold it until a person releases it.
     pub wait: Option<Duration>,
     /// What failed, without values; cut at 1 KiB.
@@ -223,9 +225,10 @@ impl Session {
                 // The update changes nothing: it locks the row that is there, or a retrier could free the key
                 // before this event is to be seen behind it.
                 "INSERT INTO parked_key AS known \
-                   (consumer, topic, key, attempts, next_attempt_at, held_at, last_failed_at, error) \
+                   (consumer, topic, key, attempts, next_attempt_at, held_at, last_failed_at, error, \
+                    max_attempts) \
                  VALUES ($1, $2, $3, $4, clock_timestamp() + coalesce($5, 0) * interval '1 ms', \
-                         CASE WHEN $5 IS NULL THEN clock_timestamp() END, clock_timestamp(), $6) \
+                         CASE WHEN $5 IS NULL THEN clock_timestamp() END, clock_timestamp(), $6, $7) \
                  ON CONFLICT (consumer, topic, key) DO UPDATE SET parked_at = known.parked_at",
             )
             .bind(consumer)
@@ -234,6 +237,7 @@ impl Session {
             .bind(count(parking.attempts))
             .bind(parking.wait.map(millis))
             .bind(text(parking.error, ERROR_BYTES))
+            .bind(count(parking.max_attempts))
             .execute(&mut *conn)
             .await?;
             let added = sqlx::query(
@@ -364,7 +368,7 @@ impl Session {
                  UPDATE parked_key SET attempts = $4, \
                         next_attempt_at = clock_timestamp() + coalesce($5, 0) * interval '1 ms', \
                         held_at = CASE WHEN $5 IS NULL THEN clock_timestamp() END, \
-                        last_failed_at = clock_timestamp(), error = $6 \
+                        last_failed_at = clock_timestamp(), error = $6, max_attempts = $8 \
                   WHERE consumer = $1 AND topic = $2 AND key = $3",
             )
             .bind(consumer)
@@ -374,6 +378,7 @@ impl Session {
             .bind(parking.wait.map(millis))
             .bind(text(parking.error, ERROR_BYTES))
             .bind(first)
+            .bind(count(parking.max_attempts))
             .execute(conn)
             .await?;
             Ok(())
@@ -440,7 +445,7 @@ impl Session {
     }
 }
 
-async fn settle(
+pub(crate) async fn settle(
     conn: &mut PgConnection,
     consumer: &str,
     due: &DueKey,
@@ -496,7 +501,7 @@ pub async fn due_keys(
     Ok(rows)
 }
 
-async fn read_head(
+pub(crate) async fn read_head(
     conn: &mut PgConnection,
     consumer: &str,
     due: &DueKey,

@@ -176,6 +176,7 @@ impl Lane {
                     waiting,
                     parking: Parking {
                         attempts: attempt,
+                        max_attempts: self.worker.context.retry.max_attempts(),
                         // Full jitter: what failed together doesn't come back together.
                         wait: up_to.map(|up_to: Duration| up_to.mul_f64(fastrand::f64())),
                         error: &error,

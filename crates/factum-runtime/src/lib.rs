@@ -34,6 +34,7 @@ pub use stats::{ConsumerStats, TypeStats};
 // What the command and the facade take from below, so that each depends on this crate alone.
 pub use factum_kafka::{KafkaSettings, SaslMechanism, Security};
 pub use factum_postgres::{
-    Database, DatabaseError, DatabaseSettings, ErrorKind, EventReader, MaintenanceReport, Outbox,
-    Publication, PublishError, Window, event_readers, maintain, migration, new_event_id,
+    Database, DatabaseError, DatabaseSettings, DueKey, ErrorKind, EventReader, MaintenanceReport,
+    Outbox, ParkedKey, Publication, PublishError, SetAside, Window, audit, event_readers, maintain,
+    migration, new_event_id, parked_keys, release_parked, set_aside_parked,
 };

@@ -318,6 +318,7 @@ impl Retrier {
             head,
             record,
             attempt,
+            max_attempts: self.policy.max_attempts(),
             what,
             claimed: AtomicBool::new(false),
         };
@@ -415,6 +416,7 @@ struct Failed<'a> {
     head: &'a ParkedHead,
     record: &'a Record,
     attempt: u32,
+    max_attempts: u32,
     what: Fate,
     claimed: AtomicBool,
 }
@@ -432,6 +434,7 @@ impl Entry for Failed<'_> {
             Fate::Again { wait, error } => {
                 let parking = Parking {
                     attempts: self.attempt,
+                    max_attempts: self.max_attempts,
                     wait: *wait,
                     error,
                 };

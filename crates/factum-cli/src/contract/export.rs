@@ -118,6 +118,7 @@ pub(crate) fn run(options: &Options) -> Result<Report, Failure> {
         hint: trouble.hint,
         exit: trouble.exit,
         schema: options.place.json.then_some(SCHEMA),
+        refusal: None,
     })
 }
 

@@ -39,6 +39,7 @@ fn due(key: &[u8]) -> DueKey {
 fn at_once(attempts: u32) -> Parking<'static> {
     Parking {
         attempts,
+        max_attempts: 8,
         wait: Some(Duration::ZERO),
         error: "not yet",
     }
@@ -295,6 +296,7 @@ async fn a_claim_finds_out_what_another_retrier_did() {
     assert!(two.claim_parked(CONSUMER, &key, &head).await.unwrap());
     let hold = Parking {
         attempts: 3,
+        max_attempts: 8,
         wait: None,
         error: "still",
     };

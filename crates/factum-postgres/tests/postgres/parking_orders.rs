@@ -66,6 +66,7 @@ async fn fixture() -> Fixture {
 async fn park(session: &mut Session, due: &DueKey, event: (i64, EventId)) {
     let parking = Parking {
         attempts: 1,
+        max_attempts: 8,
         wait: Some(std::time::Duration::ZERO),
         error: "not yet",
     };
