@@ -199,7 +199,10 @@ impl Cell {
             | Point::DeadLetterBefore
             | Point::DeadLetterAfter
             | Point::OffsetCommitBefore
-            | Point::OffsetCommitAfter => 1,
+            | Point::OffsetCommitAfter
+            // All answers that are there are handled at once.
+            | Point::CallAnswerBefore
+            | Point::CallAnswerAfter => 1,
             // Each of the two lanes comes here once before it has a session.
             Point::PollBefore | Point::PollAfter | Point::DecodeBefore | Point::DecodeAfter => 3,
             _ => 2,

@@ -33,8 +33,10 @@ const CLAIM_LIMIT: u32 = 8;
 const LEASE: Duration = Duration::from_secs(2);
 const HANDLER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The tables for the effects, and one row of each for every event. The checker reads them.
+/// The tables for the effects, and one row of each for every event: the checker reads them. And a row for each answer
+/// to a call.
 pub const TABLES: &str = "
+    CREATE TABLE charge (event_id uuid NOT NULL);
     CREATE TABLE debit (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
                         event_id uuid NOT NULL, account text NOT NULL, seq bigint NOT NULL);
     CREATE TABLE credit (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,

@@ -360,7 +360,11 @@ impl<'a> Scenario<'a> {
             command.env(MENDED, "yes");
         }
         if let Some(provider) = &self.provider {
-            command.env("FACTUM_CALL_PAYMENTS_URL", provider.url());
+            command
+                .env("FACTUM_CALL_PAYMENTS_URL", provider.url())
+                // A dead caller's call is sent again some seconds after this.
+                .env("FACTUM_CALL_PAYMENTS_CONNECT_TIMEOUT_MS", "500")
+                .env("FACTUM_CALL_PAYMENTS_TIMEOUT_MS", "1000");
         }
         if let Some(action) = fault {
             let (point, passing) = (self.cell.point, self.cell.passing());
@@ -435,6 +439,30 @@ impl<'a> Scenario<'a> {
         broker.committed(self.history.consumer(), source).await
     }
 
+    /// An answer's handler and the mark that the call is done commit together: at no time one stands without the
+    /// other, or the one twice.
+    async fn check_answers(&mut self) -> Result<()> {
+        let (again, without): (i64, i64) = sqlx::query_as(
+            "SELECT (SELECT count(*) - count(DISTINCT event_id) FROM charge),
+                    (SELECT count(*) FROM charge FULL JOIN (
+                         SELECT event_id FROM outbound_call WHERE state = 'done') AS done USING (event_id)
+                      WHERE charge.event_id IS NULL OR done.event_id IS NULL)",
+        )
+        .fetch_one(&mut self.conn)
+        .await?;
+        if again > 0 {
+            let text = format!("duplicate: {again} answers took effect twice");
+            self.anomalies.push(text);
+        }
+        if without > 0 {
+            let text = format!(
+                "half-effect: {without} calls are done without their answer's effect, or not done with it"
+            );
+            self.anomalies.push(text);
+        }
+        Ok(())
+    }
+
     /// Asks the checker.
     async fn check(&mut self, phase: &str) -> Result<()> {
         if let Some(provider) = &self.provider {
@@ -465,6 +493,9 @@ impl<'a> Scenario<'a> {
             .into_iter()
             .map(|anomaly| format!("{}: {}", anomaly.kind, anomaly.text));
         self.anomalies.extend(found);
+        if self.provider.is_some() {
+            self.check_answers().await?;
+        }
         ensure!(self.anomalies.is_empty(), "it ends at the first anomaly");
         Ok(())
     }

@@ -15,7 +15,8 @@ use factum_tests::{Entry as _, On, Scene, entry_on_topic};
 entry_on_topic!(proof, "t.order-proof");
 
 const CONSUMER: &str = "test-order-proof";
-const PARTITIONS: u32 = 6;
+/// So many that the embedded broker keeps all records of the long run.
+const PARTITIONS: u32 = 12;
 const PROCESSES: usize = 3;
 
 /// How much of it.
