@@ -66,7 +66,14 @@ pub enum Part {
 
 impl Part {
     /// Those that the matrix's service has: at their points harm comes.
-    pub const VISITED: [Part; 4] = [Part::Relay, Part::Lane, Part::Parker, Part::Retrier];
+    pub const VISITED: [Part; 6] = [
+        Part::Relay,
+        Part::Lane,
+        Part::Parker,
+        Part::Retrier,
+        Part::Replay,
+        Part::Caller,
+    ];
 
     /// Which one passes the point.
     pub fn of(point: Point) -> Part {

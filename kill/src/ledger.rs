@@ -5,10 +5,11 @@
 
 use factum::sqlx::{self, PgConnection};
 use factum::{
-    Config, Consumer, EncodeError, Envelope, Event, Handler, HandlerError, Outbox, PublishError,
-    Relay, Retry, Service, ServiceBuilder, Tx,
+    Answer, Call, CallEndpoint, Calls, Config, Consumer, EncodeError, Envelope, Event, Handler,
+    HandlerError, Outbox, PublishError, Relay, ResponseHandler, Retry, Service, ServiceBuilder, Tx,
 };
 use factum_fault::Point;
+use serde_json::json;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -23,6 +24,9 @@ pub const CONSUMER: &str = "KILL_CONSUMER";
 pub const FAILING: &str = "KILL_FAILING";
 /// Set, the handler takes the entries of [`UNMENDED`] accounts too.
 pub const MENDED: &str = "KILL_MENDED";
+/// The other system's endpoint, and the variable that says where it is: set, each entry is a call, too.
+const PAYMENTS: &str = "payments";
+const PAYMENTS_URL: &str = "FACTUM_CALL_PAYMENTS_URL";
 /// How the names of the accounts begin that the handler refuses until it is mended.
 pub const UNMENDED: &str = "unmended-";
 
@@ -53,6 +57,21 @@ struct Ledger {
     /// How often each entry has failed here; `None`: none fails.
     failed: Option<Mutex<HashMap<Uuid, u32>>>,
     is_mended: bool,
+    /// Whether each entry is a call to the other system, too.
+    calls: bool,
+}
+
+/// Writes a row for each answer.
+struct Charged;
+
+impl ResponseHandler for Charged {
+    async fn handle(&self, answer: &Answer, tx: &mut Tx<'_>) -> Result<(), HandlerError> {
+        sqlx::query("INSERT INTO charge (event_id) VALUES ($1)")
+            .bind(answer.event_id().as_uuid())
+            .execute(tx.conn())
+            .await?;
+        Ok(())
+    }
 }
 
 impl Ledger {
@@ -61,6 +80,7 @@ impl Ledger {
         Ledger {
             failed: is_set(FAILING).then(Mutex::default),
             is_mended: is_set(MENDED),
+            calls: is_set(PAYMENTS_URL),
         }
     }
 
@@ -156,6 +176,10 @@ macro_rules! stages {
                     cause,
                 };
                 tx.publish(booked.occurred_at(event.occurred_at())).await?;
+                if self.calls {
+                    let charge = json!({ "account": event.account, "seq": event.seq });
+                    tx.call(Call::post(PAYMENTS, "/v1/charges").json(&charge)?).await?;
+                }
                 Ok(())
             }
         })*
@@ -269,7 +293,13 @@ pub fn service() -> anyhow::Result<ServiceBuilder> {
         .batch_limit(BATCH_LIMIT)
         .retry(RETRY)
         .handler_timeout(HANDLER_TIMEOUT);
-    Ok(Service::builder(Config::from_env()?)
+    let service = Service::builder(Config::from_env()?)
         .relay_with(Relay::new().claim_limit(CLAIM_LIMIT).lease(LEASE))
-        .consumer(stage.consumer(consumer)))
+        .consumer(stage.consumer(consumer));
+    Ok(match std::env::var_os(PAYMENTS_URL) {
+        None => service,
+        Some(_) => {
+            service.calls(Calls::new().endpoint(CallEndpoint::named(PAYMENTS).on_response(Charged)))
+        }
+    })
 }

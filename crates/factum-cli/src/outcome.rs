@@ -22,7 +22,6 @@ pub(crate) enum Exit {
     /// It was understood and is refused, for a reason with a name: nothing was done.
     Refused = 4,
     /// Ctrl-C.
-    #[allow(dead_code, reason = "for commands that wait for something")]
     Interrupted = 130,
 }
 
