@@ -72,8 +72,8 @@ const TROUBLE: &str = "\
     INSERT INTO outbox (event_id, event_type, aggregate_type, aggregate_id, topic, key, payload, occurred_at, created_at) \
       SELECT gen_random_uuid(), 't', 'A', 'a', 't', 'k', '', now(), now() - interval '41 s' FROM generate_series(1, 214); \
     UPDATE outbox SET attempts = 3, last_error = 'too large' WHERE id = 1; \
-    INSERT INTO outbound_call (consumer, event_id, event_type, endpoint, method, path, idempotency_key, state) \
-      SELECT 'billing-order-confirmed', gen_random_uuid(), 't', 'payments', 'POST', '/', 'k', 'set_aside' FROM generate_series(1, 2)";
+    INSERT INTO outbound_call (service, consumer, event_id, event_type, aggregate_id, endpoint, method, path, idempotency_key, state) \
+      SELECT 'billing', 'billing-order-confirmed', gen_random_uuid(), 't', 'a', 'payments', 'POST', '/', 'k', 'set_aside' FROM generate_series(1, 2)";
 
 #[tokio::test]
 async fn an_idle_database_is_well() {
