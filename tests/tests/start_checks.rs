@@ -280,7 +280,7 @@ async fn a_pool_too_small_is_refused() {
         "CFG-1",
         "2 connections are too few: with 1 consumer the service needs at least 7",
         "FACTUM_DATABASE_MAX_CONNECTIONS",
-        "write 12, or unset it",
+        "write 13, or unset it",
     );
 }
 

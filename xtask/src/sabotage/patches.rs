@@ -701,8 +701,8 @@ pub(crate) const PATCHES: &[Patch] = &[
         name: "call-409-given-up",
         what: "a call whose key is in progress is taken for refused",
         file: CALLER,
-        sound: "        409 => (CallNext::Retry(asked),",
-        broken: "        409 => (CallNext::SetAside,",
+        sound: "        409 => (\n            CallNext::Retry(asked),",
+        broken: "        409 => (\n            CallNext::SetAside,",
         catchers: &[Catcher::Test {
             target: UNIT,
             name: "case_13_what_becomes_of_a_call",
