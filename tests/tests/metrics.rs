@@ -9,7 +9,7 @@ use factum::{Call, Calls, Consumer, Envelope, Handler, HandlerError, Retry, Serv
 use factum_testing::eventually;
 use factum_tests::provider::{Behaviour, Provider};
 use factum_tests::{Entry as _, LIMIT, On, Running, Scene, entry_on_topic};
-use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
 
 entry_on_topic!(measured, "t.metrics");
 use measured::Posted;
@@ -38,24 +38,26 @@ impl Handler<Posted> for Mendable {
 }
 
 /// What was recorded: names with their labels, and values.
-#[derive(Default)]
 struct Recorded(BTreeMap<(String, BTreeMap<String, String>), f64>);
 
 impl Recorded {
-    fn look(&mut self, snapshotter: &Snapshotter) {
-        for (key, _, _, value) in snapshotter.snapshot().into_vec() {
-            let (_, key) = key.into_parts();
-            let labels = key
-                .labels()
-                .map(|label| (label.key().to_owned(), label.value().to_owned()))
-                .collect();
-            let value = match value {
-                DebugValue::Counter(n) => n as f64,
-                DebugValue::Gauge(n) => n.into_inner(),
-                DebugValue::Histogram(_) => panic!("{} is a histogram", key.name()),
-            };
-            self.0.insert((key.name().to_owned(), labels), value);
-        }
+    /// Reads `name{label="value",…} 1` line by line. No label of ours holds what would have to be escaped.
+    fn look(prometheus: &PrometheusHandle) -> Recorded {
+        let page = prometheus.render();
+        let lines = page
+            .lines()
+            .filter(|line| !line.is_empty() && !line.starts_with('#'));
+        let read = |line: &str| {
+            let (series, value) = line.rsplit_once(' ').expect("a value");
+            let (name, labels) = series.split_once('{').expect("labels");
+            let labels = labels.trim_end_matches('}').split(',').map(|label| {
+                let (name, value) = label.split_once('=').expect("a label");
+                (name.to_owned(), value.trim_matches('"').to_owned())
+            });
+            let value = value.parse().expect("a number");
+            ((name.to_owned(), labels.collect()), value)
+        };
+        Recorded(lines.map(read).collect())
     }
 
     fn value(&self, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
@@ -92,9 +94,9 @@ fn listed() -> BTreeSet<(String, String)> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_metric_of_the_page_is_recorded_with_its_labels_and_no_other() {
-    let recorder = DebuggingRecorder::new();
-    let snapshotter = recorder.snapshotter();
-    recorder.install().expect("the only test of this program");
+    let prometheus = PrometheusBuilder::new()
+        .install_recorder()
+        .expect("the only test of this program");
     let scene = Scene::new::<Posted>(On::Embedded, 1).await;
     let provider = Provider::start(|_| Behaviour::Answer).await;
     let url = provider.url();
@@ -119,10 +121,9 @@ async fn every_metric_of_the_page_is_recorded_with_its_labels_and_no_other() {
     ];
     scene.produce(0, &events).await;
 
-    let mut recorded = Recorded::default();
     let of_consumer = [("consumer", CONSUMER)];
     eventually(LIMIT, "the gauges of what is parked and dead", async || {
-        recorded.look(&snapshotter);
+        let recorded = Recorded::look(&prometheus);
         let permanent = [("consumer", CONSUMER), ("reason", "permanent")];
         recorded.value("factum_parked_events", &of_consumer) == Some(2.0)
             && recorded.value("factum_parked_keys", &of_consumer) == Some(1.0)
@@ -132,6 +133,7 @@ async fn every_metric_of_the_page_is_recorded_with_its_labels_and_no_other() {
             && recorded.value("factum_dead_letters_total", &permanent) == Some(1.0)
     })
     .await;
+    let recorded = Recorded::look(&prometheus);
     assert_eq!(
         recorded.value("factum_parked_total", &of_consumer),
         Some(2.0)
@@ -149,7 +151,7 @@ async fn every_metric_of_the_page_is_recorded_with_its_labels_and_no_other() {
         )
         .await;
     eventually(LIMIT, "everything is handled", async || {
-        recorded.look(&snapshotter);
+        let recorded = Recorded::look(&prometheus);
         let outcome = |outcome| [("consumer", CONSUMER), ("outcome", outcome)];
         let call = |name, value| [("endpoint", "payments"), (name, value)];
         recorded.value("factum_retries_total", &outcome("handled")) == Some(2.0)
@@ -163,5 +165,9 @@ async fn every_metric_of_the_page_is_recorded_with_its_labels_and_no_other() {
     })
     .await;
     service.stop().await;
-    assert_eq!(recorded.names(), listed());
+    assert_eq!(Recorded::look(&prometheus).names(), listed());
+    assert!(
+        prometheus.render().contains("# HELP factum_parked_total "),
+        "each says what it means"
+    );
 }
