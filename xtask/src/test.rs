@@ -41,6 +41,10 @@ pub(crate) struct Test {
     fail_fast: bool,
 }
 
+const THREADS: &str = "RUST_TEST_THREADS";
+/// Tests mostly wait for servers and for times to come: more run at once than two cores' worth.
+const TESTS_AT_ONCE: &str = "4";
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Format,
@@ -291,6 +295,9 @@ impl Run<'_> {
     /// Tests under cargo, with both servers.
     fn tests(&mut self, words: &str) -> Result<Outcome> {
         let mut command = self.cargo(words);
+        if std::env::var_os(THREADS).is_none() {
+            command.env(THREADS, TESTS_AT_ONCE);
+        }
         command
             .env(DATABASE_URL, self.servers.database_url(self.screen)?)
             .env(BROKERS, self.servers.brokers(self.screen)?);
