@@ -882,9 +882,15 @@ impl HandlingContext {
         let (event_id, event_type) = match self.registry.decode(record.value.as_deref()) {
             Decoded::Event(envelope) => (Some(envelope.id()), Some(envelope.sent_as().to_owned())),
             Decoded::Unknown { event_type } => (header(record, "event-id"), Some(event_type)),
-            Decoded::Poison(_) | Decoded::Tombstone => {
-                (header(record, "event-id"), header(record, "event-type"))
+            Decoded::Poison(_) => {
+                let written = record.value.as_deref();
+                let event_type = written.and_then(|value| self.registry.event_type_of(value));
+                (
+                    header(record, "event-id"),
+                    event_type.or_else(|| header(record, "event-type")),
+                )
             }
+            Decoded::Tombstone => (header(record, "event-id"), header(record, "event-type")),
         };
         let journey = self.retry_topics.journey(record);
         Letter {
