@@ -531,6 +531,50 @@ async fn calls_that_could_not_be_told_apart_are_refused() {
     );
 }
 
+/// Writes a call that can't be, as the event's note says, and leaves the error to `?`.
+struct Mistaken;
+
+impl Handler<Posted> for Mistaken {
+    async fn handle(&self, event: &Envelope<Posted>, tx: &mut Tx<'_>) -> Result<(), HandlerError> {
+        match event.note() {
+            "endpoint" => tx.call(Call::post("paymnts", "/v1/charges")).await?,
+            "path" => tx.call(Call::post("payments", "//canary/x")).await?,
+            "twice" => {
+                tx.call(Call::post("payments", "/v1/charges")).await?;
+                tx.call(Call::post("payments", "/v1/receipts")).await?;
+            }
+            _ => tx.call(Call::post("payments", "/v1/charges")).await?,
+        }
+        Ok(())
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_refused_call_is_a_dead_letter_at_once_that_says_what_is_wrong_with_it() {
+    let scene = Scene::new::<Posted>(On::Embedded, 1).await;
+    let provider = Provider::start(always(Behaviour::Answer)).await;
+    let notes = ["endpoint", "path", "twice", "good"];
+    let events: Vec<Posted> = notes
+        .iter()
+        .map(|note| Posted::entry(note, 1, note))
+        .collect();
+    scene.produce(0, &events).await;
+    // The default: what can be retried would be parked.
+    let consumer = Consumer::named(CONSUMER).handler::<Posted>(Mistaken);
+    let service = start_with(&scene, &provider, &[], payments(), consumer);
+    await_calls(&scene, "done", 1).await;
+    service.stop().await;
+    assert_eq!(scene.dead_letters(CONSUMER).await, ["permanent"; 3]);
+    for told in [
+        "SELECT count(*) FROM dead_letter WHERE record_offset = 0 AND attempts = 1 AND error LIKE '%`paymnts`: the service declares no such endpoint%'",
+        "SELECT count(*) FROM dead_letter WHERE record_offset = 1 AND attempts = 1 AND error LIKE '%the path isn''t one; begin with a single `/`%' AND error NOT LIKE '%canary%'",
+        "SELECT count(*) FROM dead_letter WHERE record_offset = 2 AND attempts = 1 AND error LIKE '%`payments`: this event has a call without a step already%.step(%'",
+    ] {
+        assert_eq!(scene.count(told).await, 1, "{told}");
+    }
+    assert_eq!(provider.seen().len(), 1, "only the good call is sent");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_endpoint_that_fails_is_left_alone_until_it_is_well() {
     let scene = Scene::new::<Posted>(On::Embedded, 1).await;

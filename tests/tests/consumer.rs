@@ -26,6 +26,7 @@ on_both_brokers!(
     case_43_invalid_json_then_good,
     case_43_an_outage_of_the_database_sets_nothing_aside,
     case_55_tombstones_follow_the_policy,
+    poison_without_headers_says_its_type,
     a_failure_in_a_batch_costs_only_the_failing_event,
     a_batch_handler_is_narrowed_down_to_the_failing_event,
     a_transient_failure_is_retried_in_order,
@@ -536,6 +537,26 @@ async fn case_55_tombstones_follow_the_policy(on: On) {
         scene.dead_letters("test-case-55-keeping").await,
         ["tombstone", "empty", "not_object", "event_type"]
     );
+}
+
+entry_on_topic!(headless, "t.headless");
+async fn poison_without_headers_says_its_type(on: On) {
+    let scene = Scene::new::<headless::Posted>(on, 1).await;
+    let name = "test-headless";
+    let value = br#"{"eventType":"account.posted.v1","seq":"not a number"}"#;
+    scene
+        .produce_raw::<headless::Posted>(0, &[Some(value), Some(b"{}")])
+        .await;
+    scene.produce(0, &entries::<headless::Posted>("a", 1)).await;
+    let (consumer, _) = consumer::<headless::Posted>(name);
+    let running = scene.start([consumer]);
+    scene.await_effects(name, &effects_of("a", 1)).await;
+    running.stop().await;
+    assert_eq!(scene.dead_letters(name).await.len(), 2);
+    let told = "SELECT count(*) FROM dead_letter WHERE record_offset = 0 AND event_type = 'account.posted.v1'";
+    assert_eq!(scene.count(told).await, 1);
+    let silent = "SELECT count(*) FROM dead_letter WHERE record_offset = 1 AND event_type IS NULL";
+    assert_eq!(scene.count(silent).await, 1);
 }
 
 entry_on_topic!(batch, "t.batch-failure");

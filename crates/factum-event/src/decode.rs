@@ -285,6 +285,17 @@ impl Registry {
         }
     }
 
+    /// The type that a record says it is of, as far as that can be read, though the rest of it be poison. For lists
+    /// of what was set aside.
+    pub fn event_type_of(&self, value: &[u8]) -> Option<String> {
+        let root = parse_object(value, self.limits).ok()?;
+        let Node::Object(entries) = &root else {
+            return None;
+        };
+        let event_type = read_event_type(&ObjectReader::root(entries)).ok()?;
+        Some(event_type.to_owned())
+    }
+
     fn decode_bytes(&self, bytes: &[u8]) -> Result<Decoded, Poison> {
         let root = parse_object(bytes, self.limits)?;
         let Node::Object(entries) = &root else {

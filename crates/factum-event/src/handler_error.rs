@@ -24,7 +24,8 @@ use std::fmt;
 ///
 /// What is stored and logged is [`describe`](Self::describe): the text that was given here, or the
 /// name of the error's type, and never an error's own text, because it may quote the payload (public
-/// case 58).
+/// case 58). Factum's own errors hold no value, so theirs is kept: `tx.call(…).await?` says what is wrong with the
+/// call, and is permanent where no retry can mend it.
 ///
 /// It is no [`std::error::Error`] itself, so that `?` can take every one.
 pub struct HandlerError {
@@ -98,6 +99,11 @@ impl HandlerError {
     /// The error that led to this one.
     pub fn source(&self) -> Option<&(dyn Error + Send + Sync + 'static)> {
         self.source.as_deref()
+    }
+
+    /// Whether its text was given, and isn't the name of a type.
+    pub fn is_described(&self) -> bool {
+        matches!(self.description, Description::Given(_))
     }
 
     /// What may be stored and logged: the given text, or the type name of the error.
@@ -176,6 +182,7 @@ mod tests {
             assert!(source.downcast_ref::<Quoting>().is_some());
         }
         assert!(from_question_mark.describe().ends_with("Quoting"));
+        assert!(!from_question_mark.is_described() && with_source.is_described());
         assert_eq!(with_source.to_string(), "transient: no customer");
     }
 }

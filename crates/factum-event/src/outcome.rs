@@ -139,12 +139,25 @@ impl Retry {
     pub const MAX_TOPICS: usize = 8;
 
     /// Parks the key: the failed event and the later ones of its key wait in the database, in order, and every
-    /// other key goes on. The default. 8 attempts, 1 s before the second, at most 10 min before any; at most
+    /// other key goes on. The default. 16 attempts, 1 s before the second, doubling up to 10 min before any; at most
     /// 10,000 events of one key wait, and 100,000 of the consumer.
+    ///
+    /// The delays add up to 67 min. A parked key waits for a random part of each, half of it on average, so that an
+    /// outage of what a handler needs is outlasted for about half an hour. Where it may last longer, give
+    /// more [`attempts`](Retry::attempts), or [`hold`](OnExhausted::Hold) the key after the last one.
+    ///
+    /// ```
+    /// # use factum_event::Retry;
+    /// use std::time::Duration;
+    ///
+    /// let retry = Retry::park();
+    /// assert_eq!(retry.max_attempts(), 16);
+    /// assert_eq!(retry.horizon(), Duration::from_secs(67 * 60 + 3));
+    /// ```
     pub const fn park() -> Retry {
         Retry {
             strategy: RetryStrategy::Park,
-            attempts: 8,
+            attempts: 16,
             first_delay: Duration::from_secs(1),
             max_delay: Duration::from_mins(10),
             on_exhausted: OnExhausted::DeadLetter,
@@ -160,6 +173,7 @@ impl Retry {
     pub const fn pause_partition() -> Retry {
         let mut retry = Retry::park();
         retry.strategy = RetryStrategy::PausePartition;
+        retry.attempts = 8;
         retry.first_delay = Duration::from_millis(200);
         retry.max_delay = Duration::from_secs(30);
         retry

@@ -302,3 +302,15 @@ proptest! {
         prop_assert_eq!(waited, policy.horizon());
     }
 }
+
+/// `docs/metrics.md` has an alert for a key that has failed for a quarter of an hour: the default must get there.
+#[test]
+fn the_default_outlasts_a_quarter_of_an_hour_with_half_of_each_wait() {
+    let (parking, pausing) = (Retry::park(), Retry::pause_partition());
+    assert_eq!(Retry::default(), parking);
+    assert_eq!(parking.horizon(), Duration::from_secs(4023));
+    assert!(parking.horizon() / 2 > Duration::from_mins(15));
+    assert_eq!(parking.delay_before(16), Duration::from_mins(10));
+    assert_eq!((parking.max_attempts(), pausing.max_attempts()), (16, 8));
+    assert_eq!(pausing.horizon(), Duration::from_millis(25_400));
+}

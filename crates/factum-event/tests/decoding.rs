@@ -195,6 +195,29 @@ fn a_type_that_can_not_be_printed_is_poison() {
 }
 
 #[test]
+fn the_type_of_poison_is_read_where_it_can_be() {
+    let read = |value: &str| registry().event_type_of(value.as_bytes());
+    // No field of its own, not even an envelope; and a type that nobody registered.
+    assert_eq!(
+        read(r#"{"eventType":"customer.registered.v1"}"#).as_deref(),
+        Some("customer.registered.v1")
+    );
+    assert_eq!(read(r#"{"eventType":"x"}"#).as_deref(), Some("x"));
+    let hopeless = [
+        "",
+        "[]",
+        "{}",
+        r#"{"eventType":7}"#,
+        r#"{"eventType":"a\nb"}"#,
+        r#"{"eventType":"x""#,
+        r#"{"eventType":"x","eventType":"y"}"#,
+    ];
+    for value in hopeless {
+        assert_eq!(read(value), None, "{value}");
+    }
+}
+
+#[test]
 fn listing_fault_10_what_the_database_would_refuse_is_poison_before_it() {
     // U+0000: in a field that is read, in one that is not, in a key, in a key of a map.
     assert_eq!(

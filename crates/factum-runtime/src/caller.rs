@@ -7,11 +7,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use factum_event::{EventId, HandlerError, TraceContext};
+use factum_event::{EventId, TraceContext};
 use factum_fault::Point;
 use factum_postgres::{
     CallNext, CallOutcome, CallStore, CommitError, Database, DatabaseError, DueCall, ErrorKind,
-    RollbackError, Session, classify, describe,
+    RollbackError, Session,
 };
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 use crate::answer::{Answer, Calls};
 use crate::call::{CallWriter, Cause};
 use crate::endpoint::{Endpoint, Outgoing, Reply, SendError};
-use crate::handler::{CallError, CallLimits, Tx, call_response};
+use crate::handler::{CallError, CallLimits, Tx, Verdict, call_response};
 use crate::metric;
 
 /// Beyond a call's own time limit: so long its outcome may take to be recorded before somebody else sends it again.
@@ -575,9 +575,14 @@ impl Answers {
             CallError::Aborted => return AnswerFailure::Outage("the service stops".into()),
             CallError::TimedOut => (false, "it took longer than its time limit".to_owned()),
             CallError::Panicked => (false, "it panicked".to_owned()),
-            CallError::Failed(error) => match conflict_or_text(&error) {
-                None => return AnswerFailure::Outage("a conflict with another transaction".into()),
-                Some(text) => (error.is_permanent(), text),
+            CallError::Failed(error) => match Verdict::of(&error) {
+                Verdict::Conflict => {
+                    return AnswerFailure::Outage("a conflict with another transaction".into());
+                }
+                Verdict::Failed {
+                    permanent,
+                    description,
+                } => (permanent, description),
             },
         };
         // Whoever failed in a batch is known; but what ran before it is rolled back, too, so all run alone once.
@@ -611,19 +616,6 @@ impl Answers {
             session.discard();
         }
     }
-}
-
-/// `None` for a conflict, which is no failure of the handler.
-fn conflict_or_text(error: &HandlerError) -> Option<String> {
-    let source = error.source();
-    if source.and_then(|s| classify(s)) == Some(ErrorKind::Conflict) {
-        return None;
-    }
-    Some(
-        source
-            .and_then(|s| describe(s))
-            .unwrap_or_else(|| error.describe()),
-    )
 }
 
 fn cause(answer: &Answer) -> Cause {

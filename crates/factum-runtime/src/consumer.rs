@@ -52,7 +52,7 @@ const LEAVE_LIMIT: Duration = Duration::from_secs(10);
 /// # fn build<OrderConfirmed: Event>() -> Consumer {
 /// Consumer::named("billing-order-confirmed")
 ///     .handler::<OrderConfirmed>(Billing)
-///     .retry(Retry::park().attempts(8))
+///     .retry(Retry::park())
 /// # }
 /// ```
 #[must_use = "a consumer does nothing until a service runs it"]

@@ -6,13 +6,14 @@ use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use factum_event::{AnyEnvelope, Envelope, Event, EventId, HandlerError, TraceContext};
-use factum_postgres::{Outbox, Publication, PublishError};
+use factum_postgres::{ErrorKind, Outbox, Publication, PublishError, classify, describe};
 use futures::FutureExt;
 use sqlx::PgConnection;
 use tokio::time::{Instant, Sleep};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFuture};
 
 use crate::call::{Call, CallWriter, Cause, OutboundCallError};
+use crate::direct_client::DirectError;
 
 /// Handles one event of type `E` inside the consumer's transaction.
 ///
@@ -21,7 +22,7 @@ use crate::call::{Call, CallWriter, Cause, OutboundCallError};
 /// what it does outside `tx` must be harmless to repeat.
 ///
 /// Any error is retried (`?` works on every error type); [`HandlerError::permanent`] sets the event
-/// aside as a dead letter at once (RTRY-2). A panic and a handler that outlives the consumer's
+/// aside as a dead letter at once (RTRY-2), and so does `?` on a call or a publication that can't be written as it is. A panic and a handler that outlives the consumer's
 /// [`handler_timeout`](crate::Consumer::handler_timeout) count as transient failures.
 ///
 /// ```
@@ -194,6 +195,69 @@ pub(crate) enum CallError {
     Aborted,
 }
 
+/// What a handler's error comes to.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    /// PostgreSQL broke the transaction off: no failure of the handler.
+    Conflict,
+    Failed {
+        /// No retry can mend it.
+        permanent: bool,
+        /// Fit for a dead letter: no value of the payload, unless the handler's author wrote one.
+        description: String,
+    },
+}
+
+impl Verdict {
+    pub(crate) fn of(error: &HandlerError) -> Verdict {
+        let source = error.source();
+        if source.and_then(|s| classify(s)) == Some(ErrorKind::Conflict) {
+            return Verdict::Conflict;
+        }
+        if let Some(description) = source.and_then(|s| describe(s)) {
+            return Verdict::Failed {
+                permanent: error.is_permanent(),
+                description,
+            };
+        }
+        // What `?` made of one of Factum's own errors. If the author gave a text, it is the author's word that counts.
+        match source
+            .and_then(|s| own(s))
+            .filter(|_| !error.is_described())
+        {
+            Some((permanent, description)) => Verdict::Failed {
+                permanent: permanent || error.is_permanent(),
+                description,
+            },
+            None => Verdict::Failed {
+                permanent: error.is_permanent(),
+                description: error.describe(),
+            },
+        }
+    }
+}
+
+/// The first of Factum's own errors in a chain: whether no retry can mend it, and its text, which holds no value. Those
+/// of the database are [`describe`]'s.
+fn own(error: &(dyn std::error::Error + 'static)) -> Option<(bool, String)> {
+    let mut link = Some(error);
+    while let Some(error) = link {
+        if let Some(error) = error.downcast_ref::<OutboundCallError>() {
+            let permanent = !matches!(error, OutboundCallError::Database(_));
+            return Some((permanent, error.to_string()));
+        }
+        if let Some(error) = error.downcast_ref::<PublishError>() {
+            let permanent = !matches!(error, PublishError::Database(_));
+            return Some((permanent, error.to_string()));
+        }
+        if let Some(error) = error.downcast_ref::<DirectError>() {
+            return Some((matches!(error, DirectError::Path), error.to_string()));
+        }
+        link = error.source();
+    }
+    None
+}
+
 /// `events[from..to]` of a run were not handled, because of `error`; those before `from` were.
 #[derive(Debug)]
 pub(crate) struct RunError {
@@ -314,5 +378,80 @@ where
             Err(_panic) => Err(CallError::Panicked),
         },
         () = &mut late => Err(CallError::TimedOut),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, thiserror::Error)]
+    #[error("billing failed for jane@example.com")]
+    struct Wrapped(#[source] OutboundCallError);
+
+    fn undeclared() -> OutboundCallError {
+        OutboundCallError::Undeclared {
+            endpoint: "paymnts".to_owned(),
+        }
+    }
+
+    fn failed(error: impl Into<HandlerError>) -> (bool, String) {
+        match Verdict::of(&error.into()) {
+            Verdict::Failed {
+                permanent,
+                description,
+            } => (permanent, description),
+            Verdict::Conflict => panic!("it is a conflict"),
+        }
+    }
+
+    #[test]
+    fn an_error_of_factum_s_own_keeps_its_text_and_is_permanent_where_no_retry_helps() {
+        let calls = [
+            undeclared(),
+            OutboundCallError::Path,
+            OutboundCallError::Json,
+            OutboundCallError::StepTaken {
+                endpoint: "payments".to_owned(),
+                step: String::new(),
+            },
+        ];
+        for error in calls {
+            let text = error.to_string();
+            assert_eq!(failed(error), (true, text));
+        }
+        let text = PublishError::AlreadyPublished.to_string();
+        assert_eq!(failed(PublishError::AlreadyPublished), (true, text));
+        let full = DirectError::Full {
+            endpoint: "payments".to_owned(),
+        };
+        let text = full.to_string();
+        assert_eq!(failed(full), (false, text));
+        assert!(failed(DirectError::Path).0);
+    }
+
+    #[test]
+    fn case_58_what_wraps_an_error_of_factum_s_own_is_not_quoted() {
+        let (permanent, text) = failed(Wrapped(undeclared()));
+        assert!(permanent && text.contains("`paymnts`"), "{text}");
+        assert!(!text.contains("jane"), "{text}");
+    }
+
+    #[test]
+    fn the_author_s_own_word_about_an_error_counts() {
+        let error = HandlerError::transient("the endpoint comes later").with_source(undeclared());
+        assert_eq!(
+            failed(error),
+            (false, "the endpoint comes later".to_owned())
+        );
+    }
+
+    #[test]
+    fn an_outage_of_the_database_while_a_call_is_written_stays_transient() {
+        let error = sqlx::Error::PoolTimedOut;
+        assert_eq!(
+            failed(error),
+            (false, "no connection came free in time".to_owned())
+        );
     }
 }

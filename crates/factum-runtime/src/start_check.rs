@@ -328,7 +328,7 @@ impl ServiceBuilder {
                      --partitions 4. {}",
                     first_broker(&self.config.kafka.brokers),
                     if owned {
-                        "This service owns it: in development .create_topics(4) creates it at start"
+                        "This service owns it: in development .create_topics(4) on the service's builder creates it at start"
                     } else {
                         "The service that publishes it owns it (CFG-5); if it is there under another \
                          name, correct `topic = \"…\"` of the event"

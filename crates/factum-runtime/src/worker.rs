@@ -18,13 +18,13 @@ use factum_fault::Point;
 use factum_kafka::Record;
 use factum_postgres::{
     CommitError, Database, DatabaseError, DeadLetter, DedupVerdict, ErrorKind, ParkedRecord,
-    RollbackError, Session, TransactionId, classify, describe,
+    RollbackError, Session, TransactionId,
 };
 use tokio_util::sync::CancellationToken;
 
 use crate::answer::Calls;
 use crate::call::CallWriter;
-use crate::handler::{CallError, CallLimits, Delivery, ErasedHandler, RunError, Tx};
+use crate::handler::{CallError, CallLimits, Delivery, ErasedHandler, RunError, Tx, Verdict};
 use crate::lane::{LaneError, TombstonePolicy, UnknownPolicy};
 use crate::metric;
 use crate::mirror;
@@ -635,20 +635,14 @@ impl Worker {
             CallError::Aborted => return AttemptError::Halt(Halt::Draining),
             CallError::TimedOut => Failure::TimedOut,
             CallError::Panicked => Failure::Panicked,
-            CallError::Failed(error) => {
-                let source = error.source();
-                if source.and_then(|s| classify(s)) == Some(ErrorKind::Conflict) {
-                    return AttemptError::Conflict { range };
-                }
-                let description = source
-                    .and_then(|s| describe(s))
-                    .unwrap_or_else(|| error.describe());
-                if error.is_permanent() {
-                    Failure::Permanent { description }
-                } else {
-                    Failure::Transient { description }
-                }
-            }
+            CallError::Failed(error) => match Verdict::of(&error) {
+                Verdict::Conflict => return AttemptError::Conflict { range },
+                Verdict::Failed {
+                    permanent: true,
+                    description,
+                } => Failure::Permanent { description },
+                Verdict::Failed { description, .. } => Failure::Transient { description },
+            },
         };
         AttemptError::Records { range, failure }
     }
@@ -888,9 +882,15 @@ impl HandlingContext {
         let (event_id, event_type) = match self.registry.decode(record.value.as_deref()) {
             Decoded::Event(envelope) => (Some(envelope.id()), Some(envelope.sent_as().to_owned())),
             Decoded::Unknown { event_type } => (header(record, "event-id"), Some(event_type)),
-            Decoded::Poison(_) | Decoded::Tombstone => {
-                (header(record, "event-id"), header(record, "event-type"))
+            Decoded::Poison(_) => {
+                let written = record.value.as_deref();
+                let event_type = written.and_then(|value| self.registry.event_type_of(value));
+                (
+                    header(record, "event-id"),
+                    event_type.or_else(|| header(record, "event-type")),
+                )
             }
+            Decoded::Tombstone => (header(record, "event-id"), header(record, "event-type")),
         };
         let journey = self.retry_topics.journey(record);
         Letter {

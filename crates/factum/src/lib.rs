@@ -96,7 +96,7 @@
 //!         .consumer(
 //!             Consumer::named("billing-order-confirmed")
 //!                 .handler::<OrderConfirmed>(Billing)
-//!                 .retry(Retry::park().attempts(8)),
+//!                 .retry(Retry::park()), // the default
 //!         )
 //!         .run() // until a signal; drains to a deadline
 //!         .await?;
@@ -160,3 +160,13 @@ struct Versions;
 #[cfg(all(doctest, feature = "service"))]
 #[doc = include_str!("../../../docs/retry-topics.md")]
 struct RetryTopics;
+
+// And that of the page about calls.
+#[cfg(all(doctest, feature = "service"))]
+#[doc = include_str!("../../../docs/calls.md")]
+struct CallsPage;
+
+// And that of the page about failures.
+#[cfg(all(doctest, feature = "service"))]
+#[doc = include_str!("../../../docs/failures.md")]
+struct Failures;

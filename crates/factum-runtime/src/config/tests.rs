@@ -565,6 +565,9 @@ fn the_documentation_lists_every_setting() {
     for setting in CALL_SETTINGS {
         let line = format!("/// | `{CALL_PREFIX}<NAME>_{setting}` |");
         assert!(source.contains(&line), "{line}");
+        let line = format!("| `{CALL_PREFIX}<NAME>_{setting}` |");
+        let page = include_str!("../../../../docs/calls.md");
+        assert!(page.contains(&line), "{line} is missing in docs/calls.md");
     }
     for setting in SETTINGS.iter().chain([&PRODUCER_PREFIX, &CONSUMER_PREFIX]) {
         assert!(

@@ -19,7 +19,7 @@ async fn main() -> factum::Result {
         .consumer(
             Consumer::named("billing-order-confirmed")
                 .handler::<OrderConfirmed>(Billing::with_accounts(orders::BILLED_CURRENCIES))
-                .retry(Retry::park().attempts(8)),
+                .retry(Retry::park()),
         )
         .run()
         .await?;
