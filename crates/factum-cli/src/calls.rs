@@ -11,6 +11,7 @@ use time::OffsetDateTime;
 
 use crate::list::{List, moment};
 use crate::outcome::{self, Exit, Failure, Report};
+use crate::screen::Screen;
 use crate::target::{Target, Trouble};
 
 /// Calls in one list.
@@ -235,7 +236,9 @@ async fn list(
                 "CAUSE",
             ],
             &[4, 5, 6],
-        );
+        )
+        .below(&[9, 3, 8]);
+        let screen = Screen::stdout();
         for call in &calls {
             list.row([
                 call.id.to_string(),
@@ -246,8 +249,11 @@ async fn list(
                     .map_or_else(|| "-".to_owned(), |status| status.to_string()),
                 call.attempts.to_string(),
                 call.waiting.to_string(),
-                moment(call.created_at),
-                next(call),
+                screen.moment(call.created_at),
+                match next(call) {
+                    Some(at) => screen.moment(at),
+                    None => "-".to_owned(),
+                },
                 call.error.clone().unwrap_or_else(|| "-".to_owned()),
             ]);
         }
@@ -308,7 +314,7 @@ async fn show(
             "attempts  {}, first {}, next {}",
             call.attempts,
             at(call.first_sent_at),
-            next(&call)
+            at(next(&call))
         ),
     ];
     if let Some(error) = &call.error {
@@ -368,11 +374,8 @@ async fn show(
 }
 
 /// When it is sent next, as far as it will be.
-fn next(call: &CallRow) -> String {
-    match call.state {
-        CallState::Pending | CallState::Answered => moment(call.next_attempt_at),
-        _ => "-".to_owned(),
-    }
+fn next(call: &CallRow) -> Option<OffsetDateTime> {
+    matches!(call.state, CallState::Pending | CallState::Answered).then_some(call.next_attempt_at)
 }
 
 fn is_in_doubt(state: CallState) -> bool {

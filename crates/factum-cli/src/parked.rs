@@ -15,6 +15,7 @@ use time::OffsetDateTime;
 use crate::list::{List, moment};
 use crate::outcome::{self, Exit, Failure, Report};
 use crate::plain;
+use crate::screen::Screen;
 use crate::target::{Target, Trouble};
 
 /// Keys that are listed at most; one more says that there are more.
@@ -227,14 +228,16 @@ async fn list(
                     "KEY", "WAITING", "ATTEMPT", "NEXT", "SINCE", "CAUSE", "TOPIC", "CONSUMER",
                 ],
                 &[1, 2],
-            );
+            )
+            .below(&[5, 6, 7]);
+            let screen = Screen::stdout();
             for key in &keys {
                 list.row([
                     write_key(&key.key),
                     waiting(key.waiting),
                     format!("{}/{}", key.attempts, key.max_attempts),
                     next(key, now),
-                    moment(key.parked_at),
+                    screen.moment(key.parked_at),
                     plain::line(key.error.as_deref().unwrap_or_default()).into_owned(),
                     key.topic.clone(),
                     key.consumer.clone(),

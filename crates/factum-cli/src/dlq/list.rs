@@ -143,7 +143,7 @@ async fn groups(db: &Database, options: &Options) -> Result<String, Trouble> {
         "LAST",
         "CONSUMER",
     ];
-    let mut list = List::new(&header, &[4]);
+    let mut list = List::new(&header, &[4]).below(&[6]);
     for group in shown {
         let [id, reason, path, kind, count, last] = cells(group);
         list.row([id, reason, path, kind, count, last, group.consumer.clone()]);
@@ -207,7 +207,8 @@ async fn letters(db: &Database, options: &Options, id: &str) -> Result<String, T
     let mut list = List::new(
         &["ID", "STATE", "FROM", "KEY", "ATTEMPTS", "BYTES", "LAST"],
         &[0, 4, 5],
-    );
+    )
+    .below(&[3]);
     for letter in &page {
         list.row([
             letter.id.to_string(),

@@ -54,7 +54,7 @@ fn table(runs: &[Run]) -> String {
         "BY",
         "REASON",
     ];
-    let mut list = List::new(&header, &[3, 4, 5, 6]);
+    let mut list = List::new(&header, &[3, 4, 5, 6]).below(&[9, 8, 2]);
     for run in runs {
         let planned = matches!(run.state.as_str(), "checking" | "planned");
         let id = RunId(run.id);
