@@ -52,7 +52,7 @@ enum Command {
     },
     /// Try a parked key again now, also one that is held: when its cause is mended
     #[command(
-        after_help = "The running service does it. A held key gets its attempts anew. All keys together are spread over a second per hundred.\n\n\
+        after_help = "The running service does it. Each key gets its attempts anew. All keys together are spread over a second per hundred.\n\n\
                       Exit codes: 0 released; 1 failed; 2 wrong usage; 3 the database is away; 4 PARKED-NO-KEY, PARKED-NOT-CONFIRMED.\n\n\
                       Example:\n  factum parked release --consumer billing-order-confirmed --all --reason 'payments is back' --yes"
     )]
