@@ -1,5 +1,7 @@
 //! Lists: columns on a terminal, tabs and full values elsewhere.
 
+use std::io::{self, Write as _};
+
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -164,6 +166,11 @@ pub(crate) fn moment(at: OffsetDateTime) -> String {
         .unwrap_or_else(|| at.to_string())
 }
 
+/// Says something beside the data.
+pub(crate) fn note(text: &str) {
+    let _ = writeln!(io::stderr(), "{}", plain::lines(text));
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -189,7 +196,7 @@ mod tests {
         list.row([key.into(), place.into(), "12345678".into()]);
         assert_eq!(
             list.write(terminal(40)),
-            "KEY            WHERE             WAITING\n7c1e55aa-09d2  $.posi..uantity  12345678"
+            "KEY            WHERE             WAITING\n7c1e55aa-09d2  $.posit..antity  12345678"
         );
         assert_eq!(
             list.write(PIPE).lines().nth(1),

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use factum_runtime::audit::Actor;
+use factum_runtime::status;
 use factum_runtime::{
     Database, DueKey, ParkedKey, SetAside, parked_keys, release_parked, set_aside_parked,
 };
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 
-use crate::list::{List, moment};
+use crate::list::{List, moment, note};
 use crate::outcome::{self, Exit, Failure, Report};
 use crate::plain;
 use crate::screen::Screen;
@@ -253,17 +254,13 @@ async fn list(
     Ok(Report {
         text,
         exit: Exit::Done,
-        json: schema.map(|schema| {
-            let mut closing = outcome::json(schema, Exit::Done);
-            closing.insert("keys".to_owned(), keys.len().into());
-            closing.insert("more".to_owned(), more.into());
-            closing
-        }),
+        json: schema.map(|schema| outcome::closing(schema, Exit::Done, "keys", keys.len(), more)),
     })
 }
 
 fn object(key: &ParkedKey) -> Value {
     json!({
+        "schema": "factum.parked.key/1",
         "key": write_key(&key.key),
         "waiting": waiting(key.waiting),
         "attempts": key.attempts,
@@ -317,8 +314,14 @@ async fn release(
     if released == 0 {
         return Err(no_key(consumer, key));
     }
+    let text = if status::runs(db, consumer).await? {
+        format!("released {released}; the running service tries them now")
+    } else {
+        note("No process of this consumer runs: start its service");
+        format!("released {released}; the service tries them when it runs")
+    };
     Ok(done(
-        format!("released {released}; the running service tries them now"),
+        text,
         schema,
         json!({ "released": released.to_string() }),
     ))

@@ -1,14 +1,12 @@
 //! `factum dlq list`: the groups, or the letters of one.
 
-use std::io::{self, Write as _};
-
 use clap::{Args, ValueEnum};
 use factum_runtime::dead_letter_list::{self, Letter, Letters, PAGE};
 use factum_runtime::{Database, DeadLetterGroup, dead_letter_groups};
 use serde_json::{Value, json};
 
-use super::{group, json_line, key_text, letter_id, selection};
-use crate::list::{List, moment};
+use super::{for_people, group, json_line, json_list, key_text, letter_id, selection};
+use crate::list::{List, moment, note};
 use crate::outcome::{Exit, Failure, Report};
 use crate::screen::{Screen, thousands};
 use crate::target::{Target, Trouble};
@@ -17,6 +15,8 @@ pub(super) const HELP: &str = "Without --group each row is a fault: letters of o
     No payload is read.\n\n\
     Exit codes: 0 listed, also when there are none; 2 wrong usage; 3 the database is away; 4 no such group.\n\n\
     Example:\n  factum dlq list\n  factum dlq list --group 7f3k --after 48262";
+
+const SCHEMA: &str = "factum.dlq.list/1";
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -78,26 +78,21 @@ impl State {
 }
 
 pub(super) fn run(options: &Options) -> Result<Report, Failure> {
-    options.target.report("factum.dlq.list/1", async |db| {
-        let text = match &options.group {
-            Some(id) => letters(db, options, id).await?,
-            None => groups(db, options).await?,
-        };
-        Ok(Report {
-            text,
-            exit: Exit::Done,
-            json: None,
+    options
+        .target
+        .report(SCHEMA, async |db| match &options.group {
+            Some(id) => letters(db, options, id).await,
+            None => groups(db, options).await,
         })
-    })
 }
 
-async fn groups(db: &Database, options: &Options) -> Result<String, Trouble> {
+async fn groups(db: &Database, options: &Options) -> Result<Report, Trouble> {
     let all = dead_letter_groups(db, options.consumer.as_deref()).await?;
     let state = options.state;
     let shown: Vec<&DeadLetterGroup> = all.iter().filter(|g| state.count(g) > 0).collect();
     if options.target.json() {
         let lines = shown.iter().map(|group| json_line(&group_json(group)));
-        return Ok(lines.collect::<Vec<_>>().join("\n"));
+        return Ok(json_list(SCHEMA, "groups", lines.collect(), false));
     }
     let screen = Screen::stdout();
     if shown.is_empty() {
@@ -132,7 +127,7 @@ async fn groups(db: &Database, options: &Options) -> Result<String, Trouble> {
         for group in shown {
             list.row(cells(group));
         }
-        return Ok(list.text());
+        return Ok(for_people(list.text()));
     }
     let header = [
         "GROUP",
@@ -148,12 +143,12 @@ async fn groups(db: &Database, options: &Options) -> Result<String, Trouble> {
         let [id, reason, path, kind, count, last] = cells(group);
         list.row([id, reason, path, kind, count, last, group.consumer.clone()]);
     }
-    Ok(list.text())
+    Ok(for_people(list.text()))
 }
 
 fn group_json(group: &DeadLetterGroup) -> Value {
     json!({
-        "schema": "factum.dlq.list/1",
+        "schema": "factum.dlq.group/1",
         "group": group.id,
         "consumer": group.consumer,
         "reason": group.reason,
@@ -167,7 +162,7 @@ fn group_json(group: &DeadLetterGroup) -> Value {
     })
 }
 
-async fn letters(db: &Database, options: &Options, id: &str) -> Result<String, Trouble> {
+async fn letters(db: &Database, options: &Options, id: &str) -> Result<Report, Trouble> {
     let group = group(db, id).await?;
     let is_other = group.reason == "other" && group.path_group == "other";
     if is_other {
@@ -201,7 +196,7 @@ async fn letters(db: &Database, options: &Options, id: &str) -> Result<String, T
     }
     if options.target.json() {
         let lines = page.iter().map(|letter| json_line(&letter_json(letter)));
-        return Ok(lines.collect::<Vec<_>>().join("\n"));
+        return Ok(json_list(SCHEMA, "letters", lines.collect(), more));
     }
     let screen = Screen::stdout();
     let mut list = List::new(
@@ -223,7 +218,7 @@ async fn letters(db: &Database, options: &Options, id: &str) -> Result<String, T
     if page.is_empty() {
         note("No such letter");
     }
-    Ok(list.text())
+    Ok(for_people(list.text()))
 }
 
 /// `orders.confirmed/4 @ 918273`.
@@ -258,9 +253,4 @@ pub(super) fn letter_json(letter: &Letter) -> Value {
 
 fn or_dash(text: &str) -> String {
     if text.is_empty() { "-" } else { text }.to_owned()
-}
-
-/// Says something beside the data.
-pub(super) fn note(text: &str) {
-    let _ = writeln!(io::stderr(), "{}", crate::plain::lines(text));
 }
