@@ -5,7 +5,7 @@ use factum_runtime::replay_plan::{ActionError, digits};
 use factum_runtime::{Database, DeadLetterGroup, dead_letter_groups};
 
 use crate::list::moment;
-use crate::outcome::{Exit, Failure, Report};
+use crate::outcome::{self, Exit, Failure, Report};
 use crate::plain;
 use crate::screen::thousands;
 use crate::target::Trouble;
@@ -255,6 +255,30 @@ fn key_text(key: Option<&[u8]>) -> String {
             let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
             format!("0x{hex}")
         }
+    }
+}
+
+/// A list for people.
+fn for_people(text: String) -> Report {
+    Report {
+        text,
+        exit: Exit::Done,
+        json: None,
+    }
+}
+
+/// A list for a program: its lines, and the closing object, which counts them.
+fn json_list(schema: &'static str, name: &str, lines: Vec<String>, more: bool) -> Report {
+    Report {
+        text: lines.join("\n"),
+        exit: Exit::Done,
+        json: Some(outcome::closing(
+            schema,
+            Exit::Done,
+            name,
+            lines.len(),
+            more,
+        )),
     }
 }
 

@@ -5,9 +5,9 @@ use factum_runtime::replay_plan;
 use serde_json::json;
 
 use super::confirm::confirm;
-use super::list::note;
 use super::selection::Which;
 use super::{Who, events, json_line, reason, refused};
+use crate::list::note;
 use crate::outcome::{Exit, Failure, Report};
 use crate::plain;
 use crate::screen::thousands;

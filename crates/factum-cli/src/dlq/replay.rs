@@ -11,10 +11,10 @@ use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::confirm::confirm;
-use super::list::note;
 use super::plan::{self, How};
 use super::selection::Which;
 use super::{RunId, Who, json_line, reason, refused, run_id};
+use crate::list::note;
 use crate::outcome::{Exit, Failure, Report};
 use crate::plain;
 use crate::screen::thousands;

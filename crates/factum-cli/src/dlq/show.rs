@@ -9,10 +9,10 @@ use factum_runtime::dead_letter_list::{self, LetterDetail, SHOWN_BYTES};
 use factum_runtime::{Database, audit};
 use serde_json::json;
 
-use super::list::{letter_json, note, place_of};
+use super::list::{letter_json, place_of};
 use super::payload::{self, Excerpt, Values};
 use super::{Who, json_line, key_text, letter_id, reason};
-use crate::list::moment;
+use crate::list::{moment, note};
 use crate::outcome::{Exit, Failure, Report};
 use crate::plain;
 use crate::screen::Screen;
@@ -202,6 +202,8 @@ fn told(detail: &LetterDetail, excerpt: Option<&Excerpt>) -> String {
         let _ = writeln!(text, "since   {} {}", letter.state, moment(at));
     }
     let failed_on = match letter.build.as_str() {
+        // A person's doing, so no build failed.
+        "" if letter.reason == "set_aside" => "set aside by a person".to_owned(),
         "" => "failed on a build that didn't say its name".to_owned(),
         build => format!("failed on {}", plain::line(build)),
     };
