@@ -222,9 +222,9 @@ fn refused(error: ActionError, place: &str) -> Trouble {
         ActionError::AnotherRun { id, ref state, .. } => {
             let (plan, run) = (RunId(id).plan(), RunId(id).run());
             let go_on = if state == "paused" {
-                format!("go on with it (`factum dlq replay --plan {plan}`) or end it (`factum dlq replay --stop {run}`)")
+                format!("go on with it (`factum dlq replay --plan {plan}`) or end it (`factum dlq replay --stop {run} --reason TEXT`)")
             } else {
-                format!("wait for its end, or end it with `factum dlq replay --stop {run}`")
+                format!("wait for its end, or end it with `factum dlq replay --stop {run} --reason TEXT`")
             };
             ("DLQ-ANOTHER-RUN", format!("{what}: {run}"), "a consumer has one run at a time".to_owned(), go_on)
         }
@@ -268,7 +268,7 @@ fn for_people(text: String) -> Report {
 }
 
 /// A list for a program: its lines, and the closing object, which counts them.
-fn json_list(schema: &'static str, name: &str, lines: Vec<String>, more: bool) -> Report {
+fn json_list(schema: &'static str, name: &str, lines: &[String], more: bool) -> Report {
     Report {
         text: lines.join("\n"),
         exit: Exit::Done,

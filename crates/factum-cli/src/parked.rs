@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use factum_runtime::audit::Actor;
 use factum_runtime::status;
 use factum_runtime::{
@@ -17,7 +17,7 @@ use crate::list::{List, moment, note};
 use crate::outcome::{self, Exit, Failure, Report};
 use crate::plain;
 use crate::screen::Screen;
-use crate::target::{Target, Trouble};
+use crate::target::{Target, Trouble, note_if_unknown};
 
 /// Keys that are listed at most; one more says that there are more.
 const LIST_LIMIT: usize = 1_000;
@@ -57,6 +57,7 @@ enum Command {
                       Exit codes: 0 released; 1 failed; 2 wrong usage; 3 the database is away; 4 PARKED-NO-KEY, PARKED-NOT-CONFIRMED.\n\n\
                       Example:\n  factum parked release --consumer billing-order-confirmed --all --reason 'payments is back' --yes"
     )]
+    #[command(group = ArgGroup::new("which").required(true).args(["topic", "all"]))]
     Release {
         #[command(flatten)]
         target: Target,
@@ -70,7 +71,7 @@ enum Command {
         #[arg(long, value_name = "KEY", requires = "topic", conflicts_with = "all", value_parser = parse_key)]
         key: Option<Key>,
         /// All parked keys of the consumer
-        #[arg(long, required_unless_present = "key")]
+        #[arg(long)]
         all: bool,
         #[command(flatten)]
         why: Why,
@@ -222,7 +223,12 @@ async fn list(
             let lines = keys.iter().map(|key| object(key).to_string());
             lines.collect::<Vec<_>>().join("\n")
         }
-        None if keys.is_empty() => "No key waits".to_owned(),
+        None if keys.is_empty() => {
+            if let Some(consumer) = consumer {
+                note_if_unknown(db, consumer).await?;
+            }
+            "No key waits".to_owned()
+        }
         None => {
             let mut list = List::new(
                 &[

@@ -3,9 +3,10 @@
 use std::fmt;
 
 use clap::Args;
-use factum_runtime::{Database, DatabaseError, DatabaseSettings, ErrorKind};
+use factum_runtime::{Database, DatabaseError, DatabaseSettings, ErrorKind, event_readers};
 use serde_json::Value;
 
+use crate::list::note;
 use crate::outcome::{self, Exit, Failure, Hint, Refusal, Report};
 
 /// Connections that a command needs at most: a migration one for itself, one for the partitions.
@@ -225,6 +226,17 @@ pub(crate) fn unusable(error: &DatabaseError, variable: &str) -> Option<(Exit, S
             ),
         )
     })
+}
+
+/// Says so when no consumer of that name has run here: an empty list then means nothing.
+pub(crate) async fn note_if_unknown(db: &Database, consumer: &str) -> Result<(), Trouble> {
+    let readers = event_readers(db).await?;
+    if readers.iter().all(|reader| reader.consumer != consumer) {
+        note(&format!(
+            "No consumer {consumer} has run here: `factum status` lists their names"
+        ));
+    }
+    Ok(())
 }
 
 /// Whether a URL's escapes are pairs of hexadecimal digits and its port is a number. Never quotes the URL.

@@ -339,7 +339,7 @@ async fn a_letter_shows_its_fault_and_no_value() {
 
     let person = seen(&database, 80, &["dlq", "show", "1"], "");
     assert!(
-        person.screen.contains("key orde..5aa1, 1.9 kB"),
+        person.screen.contains("key order-7c1e55aa1, 1.9 kB"),
         "{}",
         person.screen
     );
@@ -715,7 +715,7 @@ async fn a_replay_is_carried_out_by_the_service_and_told_by_the_command() {
     assert_eq!(
         one.stdout,
         "r-1 paused: handled 1, duplicate 0, failed again 0\n\
-         25 left. Next: factum dlq replay --plan p-1 --reason TEXT; or factum dlq replay --stop r-1\n"
+         25 left. Next: factum dlq replay --plan p-1 --reason TEXT; or factum dlq replay --stop r-1 --reason TEXT\n"
     );
     // Many need one, and nobody is there to answer.
     let refused = carried_out(&mut connection, &[]).await;
@@ -826,10 +826,21 @@ async fn a_replay_is_refused_by_name() {
         &replay(&second),
         "error[DLQ-ANOTHER-RUN]: another run of billing-order-confirmed is running: r-1\n",
     );
-    let paused = dlq(&database, &["replay", "--pause", "r-1"]);
+    assert_eq!(
+        dlq(&database, &["replay", "--stop", "r-1"]).code,
+        2,
+        "without a reason"
+    );
+    let paused = dlq(
+        &database,
+        &["replay", "--pause", "r-1", "--reason", "#4411"],
+    );
     assert_eq!((paused.code, paused.stdout.as_str()), (0, "r-1 paused\n"));
     starts(
-        &dlq(&database, &["replay", "--pause", "r-1"]),
+        &dlq(
+            &database,
+            &["replay", "--pause", "r-1", "--reason", "#4411"],
+        ),
         "error[DLQ-RUN-STATE]: it is paused\n",
     );
     starts(
@@ -843,10 +854,13 @@ async fn a_replay_is_refused_by_name() {
     )
     .await;
     assert_eq!(replay(&first).code, 0);
-    let stopped = dlq(&database, &["replay", "--stop", "r-1", "--json"]);
+    let stopped = dlq(
+        &database,
+        &["replay", "--stop", "r-1", "--reason", "#4411", "--json"],
+    );
     assert_eq!(json_of(&stopped)["state"], json!("stopped"));
     starts(
-        &dlq(&database, &["replay", "--stop", "r-1"]),
+        &dlq(&database, &["replay", "--stop", "r-1", "--reason", "#4411"]),
         "error[DLQ-RUN-STATE]: it is stopped\n",
     );
     starts(&replay(&first), "error[DLQ-RUN-STATE]: it is stopped\n");
@@ -888,7 +902,14 @@ async fn an_interrupted_replay_pauses_and_a_killed_command_changes_nothing() {
         "the service goes on"
     );
 
-    assert_eq!(dlq(&database, &["replay", "--pause", "r-1"]).code, 0);
+    assert_eq!(
+        dlq(
+            &database,
+            &["replay", "--pause", "r-1", "--reason", "#4411"]
+        )
+        .code,
+        0
+    );
     let mut child = start(&database, &arguments);
     running(&mut connection, &child, Signal::SIGINT).await;
     eventually(LIMIT, "the command ends", async || {

@@ -86,6 +86,11 @@ async fn the_list_says_which_keys_wait_for_what_and_until_when() {
     );
     let told = parked(&database, &["list", "--consumer", "shipping"]);
     assert_eq!((told.code, told.stdout.trim()), (0, "No key waits"));
+    assert!(
+        told.stderr.starts_with("No consumer shipping has run here"),
+        "{}",
+        told.stderr
+    );
     let told = parked(&database, &["list", "--json"]);
     let lines: Vec<Value> = told
         .stdout

@@ -69,6 +69,7 @@ pub(super) fn run(options: &Options) -> Result<Report, Failure> {
         let text = if options.target.json() {
             json_line(&json!({
                 "schema": SCHEMA,
+                "ok": true,
                 "consumer": list.consumer,
                 "state": done,
                 "letters": n.to_string(),

@@ -9,7 +9,7 @@ use super::{for_people, group, json_line, json_list, key_text, letter_id, select
 use crate::list::{List, moment, note};
 use crate::outcome::{Exit, Failure, Report};
 use crate::screen::{Screen, thousands};
-use crate::target::{Target, Trouble};
+use crate::target::{Target, Trouble, note_if_unknown};
 
 pub(super) const HELP: &str = "Without --group each row is a fault: letters of one consumer with the same reason, path and type. Counts are exact. \
     No payload is read.\n\n\
@@ -91,11 +91,17 @@ async fn groups(db: &Database, options: &Options) -> Result<Report, Trouble> {
     let state = options.state;
     let shown: Vec<&DeadLetterGroup> = all.iter().filter(|g| state.count(g) > 0).collect();
     if options.target.json() {
-        let lines = shown.iter().map(|group| json_line(&group_json(group)));
-        return Ok(json_list(SCHEMA, "groups", lines.collect(), false));
+        let lines = shown
+            .iter()
+            .map(|group| json_line(&group_json(group)))
+            .collect::<Vec<_>>();
+        return Ok(json_list(SCHEMA, "groups", &lines, false));
     }
     let screen = Screen::stdout();
     if shown.is_empty() {
+        if let Some(consumer) = &options.consumer {
+            note_if_unknown(db, consumer).await?;
+        }
         let sum = |of: fn(&DeadLetterGroup) -> i64| thousands(all.iter().map(of).sum());
         note(&format!(
             "None is {}; {} open, {} replayed, {} discarded",
@@ -195,8 +201,11 @@ async fn letters(db: &Database, options: &Options, id: &str) -> Result<Report, T
         ));
     }
     if options.target.json() {
-        let lines = page.iter().map(|letter| json_line(&letter_json(letter)));
-        return Ok(json_list(SCHEMA, "letters", lines.collect(), more));
+        let lines = page
+            .iter()
+            .map(|letter| json_line(&letter_json(letter)))
+            .collect::<Vec<_>>();
+        return Ok(json_list(SCHEMA, "letters", &lines, more));
     }
     let screen = Screen::stdout();
     let mut list = List::new(

@@ -287,6 +287,7 @@ fn json_text(run: &Run, facts: &PlanFacts) -> String {
     };
     json_line(&json!({
         "schema": "factum.dlq.plan/1",
+        "ok": true,
         "plan": RunId(run.id).plan(),
         "consumer": run.consumer,
         "matched": run.items.total.to_string(),

@@ -29,7 +29,8 @@ pub(super) fn run(options: &Options) -> Result<Report, Failure> {
     options.target.report(SCHEMA, async |db| {
         let runs = replay_plan::runs(db, options.consumer.as_deref()).await?;
         Ok(if options.target.json() {
-            json_list(SCHEMA, "runs", runs.iter().map(line).collect(), false)
+            let lines: Vec<String> = runs.iter().map(line).collect();
+            json_list(SCHEMA, "runs", &lines, false)
         } else {
             for_people(table(&runs))
         })

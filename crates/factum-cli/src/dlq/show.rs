@@ -162,7 +162,6 @@ fn contract(options: &Options, detail: &LetterDetail) -> Result<Contract, Troubl
 
 fn told(detail: &LetterDetail, excerpt: Option<&Excerpt>) -> String {
     let letter = &detail.letter;
-    let screen = Screen::stdout();
     let mut text = String::new();
     let kind = letter.event_type.as_deref().unwrap_or("type unknown");
     let _ = writeln!(
@@ -188,7 +187,7 @@ fn told(detail: &LetterDetail, excerpt: Option<&Excerpt>) -> String {
         text,
         "from    {}, key {}{parked}, {}, {attempt}",
         plain::line(&place_of(letter)),
-        plain::line(&screen.short(&key, 10)),
+        plain::line(&key),
         bytes(letter.payload_bytes),
     );
     let (first, last) = (moment(letter.first_seen), moment(letter.last_seen));
@@ -253,6 +252,7 @@ fn json_text(detail: &LetterDetail, excerpt: Option<&Excerpt>) -> String {
     let mut fields = letter_json(&detail.letter);
     let more = json!({
         "schema": "factum.dlq.show/1",
+        "ok": true,
         "headers": detail.headers.iter().map(|(name, size)| json!({
             "name": name, "bytes": size.map(|size| size.to_string()),
         })).collect::<Vec<_>>(),

@@ -104,7 +104,7 @@ fn tell(groups: &[DeadLetterGroup], as_json: bool) -> Report {
         ]);
     }
     if as_json {
-        json_list(SCHEMA, "consumers", lines, false)
+        json_list(SCHEMA, "consumers", &lines, false)
     } else {
         for_people(list.text())
     }
