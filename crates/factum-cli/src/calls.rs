@@ -11,6 +11,8 @@ use time::OffsetDateTime;
 
 use crate::list::{List, moment};
 use crate::outcome::{self, Exit, Failure, Report};
+use crate::plain;
+use crate::screen::Screen;
 use crate::target::{Target, Trouble};
 
 /// Calls in one list.
@@ -32,7 +34,7 @@ enum Command {
     #[command(
         after_help = "50 at most; with --state, --after continues behind an id.\n\n\
                       Exit codes: 0 none is in doubt; 1 some are, or it failed; 2 wrong usage; 3 the database is away.\n\n\
-                      Example:\n  factum calls list --endpoint payments --state set-aside"
+                      Example:\n  factum calls list --endpoint payments --state set_aside"
     )]
     List {
         #[command(flatten)]
@@ -44,7 +46,7 @@ enum Command {
         #[arg(long, value_name = "STATE")]
         state: Option<State>,
         /// Only calls behind this id
-        #[arg(long, value_name = "ID", requires = "state", default_value_t = 0)]
+        #[arg(long, value_name = "ID", requires = "state", default_value = "0", value_parser = call_id)]
         after: i64,
     },
     /// Show one call, without its body and its response
@@ -56,12 +58,13 @@ enum Command {
         #[command(flatten)]
         target: Target,
         /// The call's id
+        #[arg(value_parser = call_id)]
         id: i64,
         /// Show the response, too; that is written into the audit
         #[arg(long, requires = "reason")]
         response: bool,
         /// Why you need the response
-        #[arg(long, value_name = "TEXT", value_parser = text)]
+        #[arg(long, value_name = "TEXT", value_parser = text, requires = "response")]
         reason: Option<String>,
         #[command(flatten)]
         who: Who,
@@ -77,6 +80,7 @@ enum Command {
         #[command(flatten)]
         target: Target,
         /// The call's id
+        #[arg(value_parser = call_id)]
         id: i64,
         /// Why, for the audit
         #[arg(long, value_name = "TEXT", value_parser = text)]
@@ -94,6 +98,7 @@ enum Command {
         #[command(flatten)]
         target: Target,
         /// The call's id
+        #[arg(value_parser = call_id)]
         id: i64,
         /// What you found: charged, not-sent, …
         #[arg(long, value_name = "TEXT", value_parser = text)]
@@ -110,14 +115,7 @@ enum Command {
 #[derive(Debug, Args)]
 struct Who {
     /// Your name for the audit [default: the environment's USER]
-    #[arg(
-        long = "as",
-        value_name = "NAME",
-        env = "USER",
-        hide_env = true,
-        default_value = "unknown",
-        hide_default_value = true
-    )]
+    #[arg(long = "actor", value_name = "NAME", env = "USER", hide_env = true)]
     actor: String,
 }
 
@@ -132,11 +130,21 @@ impl Who {
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
+#[value(rename_all = "snake_case")]
 enum State {
     Pending,
     Answered,
+    #[value(alias = "set-aside")]
     SetAside,
     Unknown,
+}
+
+/// A call's id.
+fn call_id(text: &str) -> Result<i64, &'static str> {
+    match text.parse() {
+        Ok(id) if id >= 0 => Ok(id),
+        _ => Err("write the number that `factum calls list` shows, such as 551"),
+    }
 }
 
 /// A reason of blanks is none.
@@ -226,6 +234,25 @@ async fn list(
     calls.truncate(ROWS as usize);
     let in_doubt = calls.iter().any(|call| is_in_doubt(call.state));
     let exit = if in_doubt { Exit::Failed } else { Exit::Done };
+    if target.json() {
+        let lines = calls.iter().map(|call| {
+            let mut fields = Map::new();
+            fields.insert("schema".to_owned(), "factum.calls.call/1".into());
+            fields.extend(fields_of(call));
+            plain::line(&Value::Object(fields).to_string()).into_owned()
+        });
+        return Ok(Report {
+            text: lines.collect::<Vec<_>>().join("\n"),
+            exit,
+            json: Some(outcome::closing(
+                "factum.calls.list/1",
+                exit,
+                "calls",
+                calls.len(),
+                more,
+            )),
+        });
+    }
     let text = if calls.is_empty() {
         "No call is unfinished.".to_owned()
     } else {
@@ -235,7 +262,9 @@ async fn list(
                 "CAUSE",
             ],
             &[4, 5, 6],
-        );
+        )
+        .below(&[9, 3, 8]);
+        let screen = Screen::stdout();
         for call in &calls {
             list.row([
                 call.id.to_string(),
@@ -246,8 +275,11 @@ async fn list(
                     .map_or_else(|| "-".to_owned(), |status| status.to_string()),
                 call.attempts.to_string(),
                 call.waiting.to_string(),
-                moment(call.created_at),
-                next(call),
+                screen.moment(call.created_at),
+                match next(call) {
+                    Some(at) => screen.moment(at),
+                    None => "-".to_owned(),
+                },
                 call.error.clone().unwrap_or_else(|| "-".to_owned()),
             ]);
         }
@@ -262,12 +294,11 @@ async fn list(
         }
         text
     };
-    let rows: Vec<Value> = calls
-        .iter()
-        .map(|call| Value::Object(fields_of(call)))
-        .collect();
-    let fields = json!({"calls": rows, "more": more});
-    Ok(report(target, "factum.calls.list/1", exit, text, fields))
+    Ok(Report {
+        text,
+        exit,
+        json: None,
+    })
 }
 
 async fn show(
@@ -308,11 +339,17 @@ async fn show(
             "attempts  {}, first {}, next {}",
             call.attempts,
             at(call.first_sent_at),
-            next(&call)
+            at(next(&call))
         ),
     ];
+    let is_due = matches!(call.state, CallState::Pending | CallState::Answered);
     if let Some(error) = &call.error {
-        lines.push(format!("cause     {error}"));
+        // What it was set aside for is history once it is due again.
+        let of = if is_due { "last try, " } else { "" };
+        lines.push(format!("cause     {of}{error}"));
+    }
+    if let Some(resolution) = &call.resolution {
+        lines.push(format!("resolved  {resolution}"));
     }
     if call.waiting > 0 {
         lines.push(format!(
@@ -324,7 +361,8 @@ async fn show(
     match (&reveal, call.status) {
         (_, None) => lines.push("response  none".to_owned()),
         (None, Some(status)) => lines.push(format!(
-            "response  {status}, {} B, hidden; --response with --reason shows it (audited)",
+            "response  {}{status}, {} B, hidden; --response with --reason shows it (audited)",
+            if is_due { "last try, " } else { "" },
             call.response_bytes.unwrap_or(0)
         )),
         (Some(actor), Some(_)) => {
@@ -368,11 +406,8 @@ async fn show(
 }
 
 /// When it is sent next, as far as it will be.
-fn next(call: &CallRow) -> String {
-    match call.state {
-        CallState::Pending | CallState::Answered => moment(call.next_attempt_at),
-        _ => "-".to_owned(),
-    }
+fn next(call: &CallRow) -> Option<OffsetDateTime> {
+    matches!(call.state, CallState::Pending | CallState::Answered).then_some(call.next_attempt_at)
 }
 
 fn is_in_doubt(state: CallState) -> bool {
@@ -386,23 +421,24 @@ fn fields_of(call: &CallRow) -> Map<String, Value> {
         "state": call.state.as_str(),
         "service": call.service,
         "consumer": call.consumer,
-        "eventId": call.event_id.to_string(),
-        "eventType": call.event_type,
+        "event_id": call.event_id.to_string(),
+        "event_type": call.event_type,
         "step": call.step,
         "endpoint": call.endpoint,
         "method": call.method,
         "path": call.path,
-        "idempotencyKey": call.idempotency_key,
+        "idempotency_key": call.idempotency_key,
         "attempts": call.attempts,
         "status": call.status,
         "error": call.error,
-        "bodyBytes": call.body_bytes.to_string(),
-        "responseBytes": call.response_bytes.map(|bytes| bytes.to_string()),
-        "createdAt": moment(call.created_at),
-        "firstSentAt": at(call.first_sent_at),
-        "nextAttemptAt": moment(call.next_attempt_at),
-        "keyExpiresAt": at(call.key_expires_at),
+        "body_bytes": call.body_bytes.to_string(),
+        "response_bytes": call.response_bytes.map(|bytes| bytes.to_string()),
+        "created_at": moment(call.created_at),
+        "first_sent_at": at(call.first_sent_at),
+        "next_attempt_at": moment(call.next_attempt_at),
+        "key_expires_at": at(call.key_expires_at),
         "waiting": call.waiting.to_string(),
+        "resolution": call.resolution,
     });
     match fields {
         Value::Object(fields) => fields,
@@ -424,6 +460,8 @@ fn report(
         }
         closing
     });
+    // With --json stdout is for a program alone.
+    let text = if json.is_some() { String::new() } else { text };
     Report { text, exit, json }
 }
 

@@ -5,7 +5,7 @@ use factum_runtime::replay_plan::{ActionError, digits};
 use factum_runtime::{Database, DeadLetterGroup, dead_letter_groups};
 
 use crate::list::moment;
-use crate::outcome::{Exit, Failure, Report};
+use crate::outcome::{self, Exit, Failure, Report};
 use crate::plain;
 use crate::screen::thousands;
 use crate::target::Trouble;
@@ -222,9 +222,9 @@ fn refused(error: ActionError, place: &str) -> Trouble {
         ActionError::AnotherRun { id, ref state, .. } => {
             let (plan, run) = (RunId(id).plan(), RunId(id).run());
             let go_on = if state == "paused" {
-                format!("go on with it (`factum dlq replay --plan {plan}`) or end it (`factum dlq replay --stop {run}`)")
+                format!("go on with it (`factum dlq replay --plan {plan}`) or end it (`factum dlq replay --stop {run} --reason TEXT`)")
             } else {
-                format!("wait for its end, or end it with `factum dlq replay --stop {run}`")
+                format!("wait for its end, or end it with `factum dlq replay --stop {run} --reason TEXT`")
             };
             ("DLQ-ANOTHER-RUN", format!("{what}: {run}"), "a consumer has one run at a time".to_owned(), go_on)
         }
@@ -255,6 +255,30 @@ fn key_text(key: Option<&[u8]>) -> String {
             let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
             format!("0x{hex}")
         }
+    }
+}
+
+/// A list for people.
+fn for_people(text: String) -> Report {
+    Report {
+        text,
+        exit: Exit::Done,
+        json: None,
+    }
+}
+
+/// A list for a program: its lines, and the closing object, which counts them.
+fn json_list(schema: &'static str, name: &str, lines: &[String], more: bool) -> Report {
+    Report {
+        text: lines.join("\n"),
+        exit: Exit::Done,
+        json: Some(outcome::closing(
+            schema,
+            Exit::Done,
+            name,
+            lines.len(),
+            more,
+        )),
     }
 }
 

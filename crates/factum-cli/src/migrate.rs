@@ -4,13 +4,13 @@ use std::fmt::Write as _;
 
 use clap::{Args, Subcommand};
 use factum_runtime::migration::{self, MigrationError, MigrationStatus};
-use factum_runtime::{Database, DatabaseError, ErrorKind, Window, maintain};
+use factum_runtime::{Database, DatabaseError, Window, maintain};
 use serde_json::json;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
 use crate::outcome::{self, Exit, Failure, Report};
-use crate::target::{Done, Target};
+use crate::target::{Done, Target, unusable};
 
 #[derive(Debug, Args)]
 #[command(
@@ -82,14 +82,14 @@ pub(crate) fn run(options: &Options) -> Result<Report, Failure> {
 
 fn mend(error: &MigrationError, variable: &str) -> (Exit, String) {
     match error {
-        MigrationError::Database(error) if error.kind() == ErrorKind::Unavailable => (
-            Exit::Away,
-            format!("start PostgreSQL there, or correct host, port and database in {variable}"),
-        ),
-        MigrationError::Database(_) => (
-            Exit::Failed,
-            format!("look at the text above; the role in {variable} must own the tables it makes"),
-        ),
+        MigrationError::Database(error) => unusable(error, variable).unwrap_or_else(|| {
+            (
+                Exit::Failed,
+                format!(
+                    "look at the text above; the role in {variable} must own the tables it makes"
+                ),
+            )
+        }),
         _ => (
             Exit::Failed,
             "do what the text above says; nothing was changed".to_owned(),

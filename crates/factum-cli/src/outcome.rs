@@ -88,6 +88,20 @@ pub(crate) fn json(schema: &'static str, exit: Exit) -> Map<String, Value> {
     fields
 }
 
+/// The closing JSON object of a list.
+pub(crate) fn closing(
+    schema: &'static str,
+    exit: Exit,
+    name: &str,
+    rows: usize,
+    more: bool,
+) -> Map<String, Value> {
+    let mut fields = json(schema, exit);
+    fields.insert(name.to_owned(), rows.into());
+    fields.insert("more".to_owned(), more.into());
+    fields
+}
+
 /// Prints, and gives the exit code.
 ///
 /// Whoever reads it may have gone, as `head` does: then nothing is left to be said.

@@ -4,18 +4,20 @@ use std::fmt::Write as _;
 use std::io::{self, BufRead as _, IsTerminal as _, Write as _};
 use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::{ArgGroup, Args, Subcommand};
 use factum_runtime::audit::Actor;
+use factum_runtime::status;
 use factum_runtime::{
     Database, DueKey, ParkedKey, SetAside, parked_keys, release_parked, set_aside_parked,
 };
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 
-use crate::list::{List, moment};
+use crate::list::{List, moment, note};
 use crate::outcome::{self, Exit, Failure, Report};
 use crate::plain;
-use crate::target::{Target, Trouble};
+use crate::screen::Screen;
+use crate::target::{Target, Trouble, note_if_unknown};
 
 /// Keys that are listed at most; one more says that there are more.
 const LIST_LIMIT: usize = 1_000;
@@ -51,10 +53,11 @@ enum Command {
     },
     /// Try a parked key again now, also one that is held: when its cause is mended
     #[command(
-        after_help = "The running service does it. A held key gets its attempts anew. All keys together are spread over a second per hundred.\n\n\
+        after_help = "The running service does it. Each key gets its attempts anew. All keys together are spread over a second per hundred.\n\n\
                       Exit codes: 0 released; 1 failed; 2 wrong usage; 3 the database is away; 4 PARKED-NO-KEY, PARKED-NOT-CONFIRMED.\n\n\
                       Example:\n  factum parked release --consumer billing-order-confirmed --all --reason 'payments is back' --yes"
     )]
+    #[command(group = ArgGroup::new("which").required(true).args(["topic", "all"]))]
     Release {
         #[command(flatten)]
         target: Target,
@@ -68,7 +71,7 @@ enum Command {
         #[arg(long, value_name = "KEY", requires = "topic", conflicts_with = "all", value_parser = parse_key)]
         key: Option<Key>,
         /// All parked keys of the consumer
-        #[arg(long, required_unless_present = "key")]
+        #[arg(long)]
         all: bool,
         #[command(flatten)]
         why: Why,
@@ -220,21 +223,28 @@ async fn list(
             let lines = keys.iter().map(|key| object(key).to_string());
             lines.collect::<Vec<_>>().join("\n")
         }
-        None if keys.is_empty() => "No key waits".to_owned(),
+        None if keys.is_empty() => {
+            if let Some(consumer) = consumer {
+                note_if_unknown(db, consumer).await?;
+            }
+            "No key waits".to_owned()
+        }
         None => {
             let mut list = List::new(
                 &[
                     "KEY", "WAITING", "ATTEMPT", "NEXT", "SINCE", "CAUSE", "TOPIC", "CONSUMER",
                 ],
                 &[1, 2],
-            );
+            )
+            .below(&[5, 6, 7]);
+            let screen = Screen::stdout();
             for key in &keys {
                 list.row([
                     write_key(&key.key),
                     waiting(key.waiting),
                     format!("{}/{}", key.attempts, key.max_attempts),
                     next(key, now),
-                    moment(key.parked_at),
+                    screen.moment(key.parked_at),
                     plain::line(key.error.as_deref().unwrap_or_default()).into_owned(),
                     key.topic.clone(),
                     key.consumer.clone(),
@@ -250,17 +260,13 @@ async fn list(
     Ok(Report {
         text,
         exit: Exit::Done,
-        json: schema.map(|schema| {
-            let mut closing = outcome::json(schema, Exit::Done);
-            closing.insert("keys".to_owned(), keys.len().into());
-            closing.insert("more".to_owned(), more.into());
-            closing
-        }),
+        json: schema.map(|schema| outcome::closing(schema, Exit::Done, "keys", keys.len(), more)),
     })
 }
 
 fn object(key: &ParkedKey) -> Value {
     json!({
+        "schema": "factum.parked.key/1",
         "key": write_key(&key.key),
         "waiting": waiting(key.waiting),
         "attempts": key.attempts,
@@ -314,8 +320,14 @@ async fn release(
     if released == 0 {
         return Err(no_key(consumer, key));
     }
+    let text = if status::runs(db, consumer).await? {
+        format!("released {released}; the running service tries them now")
+    } else {
+        note("No process of this consumer runs: start its service");
+        format!("released {released}; the service tries them when it runs")
+    };
     Ok(done(
-        format!("released {released}; the running service tries them now"),
+        text,
         schema,
         json!({ "released": released.to_string() }),
     ))

@@ -39,14 +39,6 @@ impl Screen {
             _ => full,
         }
     }
-
-    /// A long word: its middle is left out on a terminal.
-    pub(crate) fn short(self, word: &str, most: usize) -> String {
-        match self.width {
-            Some(_) => shortened(word, most),
-            None => word.to_owned(),
-        }
-    }
 }
 
 /// `1,203`.
@@ -97,7 +89,6 @@ mod tests {
         let terminal = Screen { width: Some(80) };
         assert_eq!(pipe.count(1203), "1203");
         assert_eq!(terminal.count(1203), "1,203");
-        assert_eq!(pipe.short("7c1e55aa09d2", 10), "7c1e55aa09d2");
         assert_eq!(
             pipe.moment(OffsetDateTime::UNIX_EPOCH),
             "1970-01-01T00:00:00Z"

@@ -23,7 +23,8 @@ const DAYS_AHEAD: i64 = 2;
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "STATE begins with x for red and ! for yellow; the worst row comes first. `-` is unknown: nobody has said it. Tables that grow are \
+    after_help = "STATE begins with x for red and ! for yellow; the worst row comes first: dead letters are open, a key is held, nobody \
+                  (no process runs; also behind another word), keys are parked, or it runs. PARKED counts keys. `-`: not measured yet. Tables that grow are \
                   counted up to 10,000; dead letters exactly. Each part has two seconds: one that needs longer says so.\n\n\
                   Exit codes: 0 nothing is red; 1 something is; 2 wrong usage; 3 the database is away.\n\n\
                   Example:\n  factum status --json"
@@ -106,6 +107,15 @@ fn consumer_state(consumer: &ConsumerStatus) -> (Level, &'static str) {
         (Level::Yellow, "parked")
     } else {
         (Level::Well, "runs")
+    }
+}
+
+/// That no process runs, where something worse is said first.
+fn alone(consumer: &ConsumerStatus, state: &str) -> &'static str {
+    if consumer.processes == 0 && state != "nobody" {
+        ", nobody"
+    } else {
+        ""
     }
 }
 
@@ -251,21 +261,40 @@ fn told(
         plain::line(&status.database),
         moment(status.at)
     );
-    let header = [
-        "CONSUMER", "STATE", "LAG", "OLDEST", "EV/S", "PARKED", "DEAD",
-    ];
-    let mut list = List::new(&header, &[2, 3, 4, 5, 6]);
+    // A program always gets the same columns; a person none that only says `-`.
+    let is_measured = screen.width.is_none()
+        || consumers.iter().any(|(.., consumer)| {
+            consumer.lag.is_some()
+                || consumer.oldest_seconds.is_some()
+                || consumer.events_per_second.is_some()
+        });
+    let mut list = if is_measured {
+        let header = [
+            "CONSUMER", "STATE", "LAG", "OLDEST", "EV/S", "PARKED", "DEAD",
+        ];
+        List::new(&header, &[2, 3, 4, 5, 6])
+    } else {
+        List::new(&["CONSUMER", "STATE", "PARKED", "DEAD"], &[2, 3])
+    };
     for (level, state, consumer) in consumers {
         let or_unknown = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
-        list.row([
-            consumer.consumer.clone(),
-            format!("{}{state}", level.sign()),
-            or_unknown(consumer.lag.map(|lag| screen.count(lag))),
-            or_unknown(consumer.oldest_seconds.map(age)),
-            or_unknown(consumer.events_per_second.map(|rate| format!("{rate:.0}"))),
-            capped(consumer.parked_keys),
-            screen.count(consumer.dead_letters),
-        ]);
+        let name = consumer.consumer.clone();
+        let state = format!("{}{state}{}", level.sign(), alone(consumer, state));
+        let parked = capped(consumer.parked_keys);
+        let dead = screen.count(consumer.dead_letters);
+        if is_measured {
+            list.row([
+                name,
+                state,
+                or_unknown(consumer.lag.map(|lag| screen.count(lag))),
+                or_unknown(consumer.oldest_seconds.map(age)),
+                or_unknown(consumer.events_per_second.map(|rate| format!("{rate:.0}"))),
+                parked,
+                dead,
+            ]);
+        } else {
+            list.row([name, state, parked, dead]);
+        }
     }
     if consumers.is_empty() {
         text.push_str("No consumer has run here yet");

@@ -3,9 +3,10 @@
 use std::fmt;
 
 use clap::Args;
-use factum_runtime::{Database, DatabaseError, DatabaseSettings, ErrorKind};
+use factum_runtime::{Database, DatabaseError, DatabaseSettings, ErrorKind, event_readers};
 use serde_json::Value;
 
+use crate::list::note;
 use crate::outcome::{self, Exit, Failure, Hint, Refusal, Report};
 
 /// Connections that a command needs at most: a migration one for itself, one for the partitions.
@@ -117,21 +118,10 @@ impl Target {
             },
             Trouble::Database(error) => {
                 let name = &self.database_url_env;
-                let (exit, mend) = match error.kind() {
-                    ErrorKind::Unavailable => (
-                        Exit::Away,
-                        format!(
-                            "start PostgreSQL there, or correct host, port and database in {name}"
-                        ),
-                    ),
-                    _ => (
-                        Exit::Failed,
-                        format!(
-                            "if a table is missing, run `factum migrate up`; the role in {name} must be allowed to \
-                             use it"
-                        ),
-                    ),
-                };
+                let (exit, mend) = unusable(&error, name).unwrap_or_else(|| {
+                    let mend = "if a table is missing, run `factum migrate up`";
+                    (Exit::Failed, mend.to_owned())
+                });
                 self.failure(schema, exit, error.to_string(), self.place(), &mend)
             }
         })
@@ -188,6 +178,16 @@ impl Target {
                  password percent-encoded",
             ));
         }
+        if let Err(why) = readable(&url) {
+            return Err(self.failure(
+                schema,
+                Exit::Usage,
+                format!("{name} can't be read: {why}"),
+                format!("the environment variable {name}"),
+                "write postgres://user:password@host:5432/database, with / ? # @ : and % of the \
+                 password percent-encoded",
+            ));
+        }
         let settings = DatabaseSettings {
             max_connections: CONNECTIONS,
             application_name: "factum".to_owned(),
@@ -205,6 +205,82 @@ impl Target {
                 "this process".to_owned(),
                 "look at its limits (open files, threads)",
             )),
+        }
+    }
+}
+
+/// What to do when the database can't be reached or lets nobody in; `None` for other errors.
+pub(crate) fn unusable(error: &DatabaseError, variable: &str) -> Option<(Exit, String)> {
+    if error.kind() == ErrorKind::Unavailable {
+        return Some((
+            Exit::Away,
+            format!("start PostgreSQL there, or correct host, port and database in {variable}"),
+        ));
+    }
+    error.is_refused().then(|| {
+        (
+            Exit::Away,
+            format!(
+                "correct user, password and database in {variable}, or let its role connect and use Factum's tables \
+                 (GRANT)"
+            ),
+        )
+    })
+}
+
+/// Says so when no consumer of that name has run here: an empty list then means nothing.
+pub(crate) async fn note_if_unknown(db: &Database, consumer: &str) -> Result<(), Trouble> {
+    let readers = event_readers(db).await?;
+    if readers.iter().all(|reader| reader.consumer != consumer) {
+        note(&format!(
+            "No consumer {consumer} has run here: `factum status` lists their names"
+        ));
+    }
+    Ok(())
+}
+
+/// Whether a URL's escapes are pairs of hexadecimal digits and its port is a number. Never quotes the URL.
+fn readable(url: &str) -> Result<(), &'static str> {
+    let mut parts = url.split('%');
+    parts.next();
+    for escape in parts {
+        let digits = escape.as_bytes().get(..2);
+        if !digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit)) {
+            return Err("a % is not followed by two hexadecimal digits");
+        }
+    }
+    let rest = url.split_once("://").map_or("", |(_, rest)| rest);
+    let server = rest.split(['/', '?']).next().unwrap_or("");
+    let host = server.rsplit_once('@').map_or(server, |(_, host)| host);
+    match host.rsplit_once(':') {
+        Some((_, port)) if !port.ends_with(']') && port.parse::<u16>().is_err() => {
+            Err("its port is no number up to 65535")
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_that_cant_be_read_is_told_without_a_word_of_it() {
+        for good in [
+            "postgres://a:b%40c@localhost:5432/orders",
+            "postgres://localhost/orders",
+            "postgres://a@[::1]/orders?sslmode=disable",
+            "postgres:///orders?host=/run/postgresql",
+        ] {
+            assert_eq!(readable(good), Ok(()), "{good}");
+        }
+        for bad in [
+            "postgres://a:b%zz@localhost/orders",
+            "postgres://a:b%4",
+            "postgres://a@localhost:54x2/orders",
+            "postgres://a:b/c@localhost/orders",
+        ] {
+            assert!(readable(bad).is_err(), "{bad}");
         }
     }
 }

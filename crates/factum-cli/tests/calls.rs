@@ -5,7 +5,7 @@ mod ended;
 use std::process::Command;
 
 use factum_testing::TestDatabase;
-use serde_json::json;
+use serde_json::{Value, json};
 use sqlx::Connection as _;
 
 use ended::Ended;
@@ -19,6 +19,17 @@ fn factum(database: &TestDatabase, arguments: &[&str]) -> Ended {
         .output()
         .expect("the command runs")
         .into()
+}
+
+/// The lines of a list, without the closing object.
+fn rows_of(ended: &Ended) -> Vec<Value> {
+    let mut rows: Vec<Value> = ended
+        .stdout
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("stdout is JSON alone"))
+        .collect();
+    rows.pop();
+    rows
 }
 
 async fn execute(database: &TestDatabase, sql: &'static str) {
@@ -80,17 +91,18 @@ async fn calls_in_doubt_come_first_and_end_with_exit_code_1() {
     assert_eq!(ended.code, 1, "{}", ended.stderr);
     let closing = ended.json();
     assert_eq!(closing["schema"], "factum.calls.list/1");
-    let ids: Vec<&str> = closing["calls"]
-        .as_array()
-        .expect("a list")
-        .iter()
-        .map(|c| c["id"].as_str().expect("an id"))
-        .collect();
-    assert_eq!(ids, ["1", "3", "4", "6", "2"]);
     assert_eq!(
-        closing["calls"][0]["waiting"], "1",
-        "one ordered call waits behind it"
+        (&closing["calls"], &closing["more"]),
+        (&json!(5), &json!(false))
     );
+    let rows = rows_of(&ended);
+    let ids: Vec<&str> = rows.iter().filter_map(|call| call["id"].as_str()).collect();
+    assert_eq!(ids, ["1", "3", "4", "6", "2"]);
+    assert_eq!(rows[0]["waiting"], "1", "one ordered call waits behind it");
+    assert_eq!(rows[0]["schema"], "factum.calls.call/1");
+    assert_eq!(rows[0]["idempotency_key"], "key-1");
+    assert!(!ended.stdout.contains("canary"), "{}", ended.stdout);
+    let ended = factum(&database, &["calls", "list"]);
     assert!(ended.stdout.starts_with("ID\tSTATE\tENDPOINT\tCALL\tSTATUS\tTRIES\tBEHIND\tSINCE\tNEXT\tCAUSE\n1\tset_aside\tpayments\tPOST /v1/charges\t422\t1\t1\t"), "{}", ended.stdout);
     assert!(!ended.stdout.contains("canary"), "{}", ended.stdout);
 
@@ -100,14 +112,13 @@ async fn calls_in_doubt_come_first_and_end_with_exit_code_1() {
             "calls",
             "list",
             "--state",
-            "set-aside",
+            "set_aside",
             "--after",
             "1",
             "--json",
         ],
-    )
-    .json();
-    assert_eq!(aside["calls"][0]["id"], "4");
+    );
+    assert_eq!(rows_of(&aside)[0]["id"], "4");
     let pending = factum(&database, &["calls", "list", "--state", "pending"]);
     assert_eq!(pending.code, 0, "nothing of it is in doubt");
     let elsewhere = factum(&database, &["calls", "list", "--endpoint", "warehouse"]);
@@ -119,6 +130,19 @@ async fn calls_in_doubt_come_first_and_end_with_exit_code_1() {
         factum(&database, &["calls", "list", "--after", "1"]).code,
         2,
         "--after needs --state"
+    );
+    for arguments in [
+        &["calls", "show", "abc"][..],
+        &["calls", "list", "--state", "unknown", "--after", "x"],
+    ] {
+        let wrong = factum(&database, arguments);
+        assert_eq!(wrong.code, 2);
+        assert!(wrong.stderr.contains("such as 551"), "{}", wrong.stderr);
+    }
+    assert_eq!(
+        factum(&database, &["calls", "show", "1", "--reason", "x"]).code,
+        2,
+        "a reason without --response"
     );
 }
 
@@ -216,6 +240,12 @@ async fn a_call_is_sent_again_only_while_its_key_lives() {
     let done = retry("1");
     assert_eq!(done.code, 0, "{}", done.stderr);
     assert_eq!(done.json()["id"], json!("1"));
+    let shown = factum(&database, &["calls", "show", "1"]).stdout;
+    assert!(
+        shown.contains("\ncause     last try, 422: no\n")
+            && shown.contains("\nresponse  last try, 422"),
+        "{shown}"
+    );
     // Its response is there already, so that the key's end is none: its handler is called again.
     assert_eq!(retry("6").code, 0);
     assert_eq!(
@@ -246,7 +276,7 @@ async fn a_call_in_doubt_is_resolved_with_its_evidence() {
                 "charged",
                 "--reason",
                 "their ledger has ch_81",
-                "--as",
+                "--actor",
                 "bo",
             ],
         )
@@ -261,6 +291,20 @@ async fn a_call_in_doubt_is_resolved_with_its_evidence() {
     for id in ["1", "2", "5"] {
         assert_eq!(resolve(id).code, 4, "{id}");
     }
+    let shown = factum(&database, &["calls", "show", "1"]);
+    assert!(
+        shown
+            .stdout
+            .contains("\nresolved  charged: their ledger has ch_81\n"),
+        "{}",
+        shown.stdout
+    );
+    let shown = factum(&database, &["calls", "show", "1", "--json"]);
+    assert_eq!(rows_of(&shown).len(), 0, "{}", shown.stdout);
+    assert_eq!(
+        shown.json()["resolution"],
+        "charged: their ledger has ch_81"
+    );
     assert_eq!(
         text(
             &database,

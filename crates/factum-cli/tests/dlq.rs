@@ -49,6 +49,14 @@ fn seen(database: &TestDatabase, columns: u16, arguments: &[&str], typed: &str) 
     on_terminal(columns, factum(database, arguments), typed)
 }
 
+/// The only row of a list, of which the closing object says that it is the only one.
+fn row_of(ended: &Ended, name: &str) -> Value {
+    assert_eq!(ended.stdout.lines().count(), 2, "{}", ended.stdout);
+    assert_eq!(ended.json()[name], json!(1));
+    let line = ended.stdout.lines().next().expect("a row");
+    serde_json::from_str(line).expect("JSON")
+}
+
 /// The one line of JSON.
 fn json_of(ended: &Ended) -> Value {
     assert_eq!(ended.stdout.lines().count(), 1, "{}", ended.stdout);
@@ -183,7 +191,7 @@ async fn planned(
 /// The group that the letters of [`letters`] are in.
 fn the_group(database: &TestDatabase) -> String {
     let listed = dlq(database, &["list", "--json"]);
-    json_of(&listed)["group"]
+    row_of(&listed, "groups")["group"]
         .as_str()
         .expect("an id")
         .to_owned()
@@ -204,8 +212,10 @@ async fn groups_and_letters_for_a_program_and_for_a_person() {
              {id}\tmissing_field\t$.total.currency\torder.confirmed.v1\t1203\t2026-06-01T14:19:59Z\tbilling-order-confirmed\n"
         )
     );
-    let object = json_of(&dlq(&database, &["list", "--json"]));
-    assert_eq!(object["schema"], json!("factum.dlq.list/1"));
+    let listed = dlq(&database, &["list", "--json"]);
+    assert_eq!(listed.json()["schema"], json!("factum.dlq.list/1"));
+    let object = row_of(&listed, "groups");
+    assert_eq!(object["schema"], json!("factum.dlq.group/1"));
     assert_eq!(object["open"], json!("1203"), "64-bit numbers are text");
 
     let person = seen(&database, 120, &["dlq", "list"], "");
@@ -251,9 +261,14 @@ async fn groups_and_letters_for_a_program_and_for_a_person() {
         &database,
         &["list", "--group", &id, "--after", "1200", "--json"],
     );
+    assert_eq!(
+        (&last.json()["letters"], &last.json()["more"]),
+        (&json!(3), &json!(false))
+    );
     let ids: Vec<Value> = last
         .stdout
         .lines()
+        .take(3)
         .map(|line| serde_json::from_str::<Value>(line).expect("JSON")["id"].clone())
         .collect();
     assert_eq!(ids, [json!("1201"), json!("1202"), json!("1203")]);
@@ -274,7 +289,13 @@ async fn groups_and_letters_for_a_program_and_for_a_person() {
         "None is open; 0 open, 1,203 replayed, 0 discarded\n"
     );
     let replayed = dlq(&database, &["list", "--state", "replayed", "--json"]);
-    assert_eq!(json_of(&replayed)["replayed"], json!("1203"));
+    assert_eq!(row_of(&replayed, "groups")["replayed"], json!("1203"));
+    let empty = dlq(&database, &["list", "--json"]);
+    assert_eq!(
+        json_of(&empty)["groups"],
+        json!(0),
+        "an empty list is its closing object"
+    );
     let unknown = dlq(&database, &["list", "--group", "zzzz"]);
     assert_eq!(unknown.code, 4);
     assert!(
@@ -318,7 +339,7 @@ async fn a_letter_shows_its_fault_and_no_value() {
 
     let person = seen(&database, 80, &["dlq", "show", "1"], "");
     assert!(
-        person.screen.contains("key orde..5aa1, 1.9 kB"),
+        person.screen.contains("key order-7c1e55aa1, 1.9 kB"),
         "{}",
         person.screen
     );
@@ -553,7 +574,7 @@ async fn a_plan_is_made_by_the_service_that_would_carry_it_out() {
         serde_json::from_str(runs.stdout.lines().next().expect("a line")).expect("JSON");
     assert_eq!(
         (&newest["run"], &newest["state"]),
-        (&json!("r-2"), &json!("planned"))
+        (&json!("p-2"), &json!("planned"))
     );
 }
 
@@ -694,7 +715,7 @@ async fn a_replay_is_carried_out_by_the_service_and_told_by_the_command() {
     assert_eq!(
         one.stdout,
         "r-1 paused: handled 1, duplicate 0, failed again 0\n\
-         25 left. Next: factum dlq replay --plan p-1 --reason TEXT; or factum dlq replay --stop r-1\n"
+         25 left. Next: factum dlq replay --plan p-1 --reason TEXT; or factum dlq replay --stop r-1 --reason TEXT\n"
     );
     // Many need one, and nobody is there to answer.
     let refused = carried_out(&mut connection, &[]).await;
@@ -805,10 +826,21 @@ async fn a_replay_is_refused_by_name() {
         &replay(&second),
         "error[DLQ-ANOTHER-RUN]: another run of billing-order-confirmed is running: r-1\n",
     );
-    let paused = dlq(&database, &["replay", "--pause", "r-1"]);
+    assert_eq!(
+        dlq(&database, &["replay", "--stop", "r-1"]).code,
+        2,
+        "without a reason"
+    );
+    let paused = dlq(
+        &database,
+        &["replay", "--pause", "r-1", "--reason", "#4411"],
+    );
     assert_eq!((paused.code, paused.stdout.as_str()), (0, "r-1 paused\n"));
     starts(
-        &dlq(&database, &["replay", "--pause", "r-1"]),
+        &dlq(
+            &database,
+            &["replay", "--pause", "r-1", "--reason", "#4411"],
+        ),
         "error[DLQ-RUN-STATE]: it is paused\n",
     );
     starts(
@@ -822,10 +854,13 @@ async fn a_replay_is_refused_by_name() {
     )
     .await;
     assert_eq!(replay(&first).code, 0);
-    let stopped = dlq(&database, &["replay", "--stop", "r-1", "--json"]);
+    let stopped = dlq(
+        &database,
+        &["replay", "--stop", "r-1", "--reason", "#4411", "--json"],
+    );
     assert_eq!(json_of(&stopped)["state"], json!("stopped"));
     starts(
-        &dlq(&database, &["replay", "--stop", "r-1"]),
+        &dlq(&database, &["replay", "--stop", "r-1", "--reason", "#4411"]),
         "error[DLQ-RUN-STATE]: it is stopped\n",
     );
     starts(&replay(&first), "error[DLQ-RUN-STATE]: it is stopped\n");
@@ -867,7 +902,14 @@ async fn an_interrupted_replay_pauses_and_a_killed_command_changes_nothing() {
         "the service goes on"
     );
 
-    assert_eq!(dlq(&database, &["replay", "--pause", "r-1"]).code, 0);
+    assert_eq!(
+        dlq(
+            &database,
+            &["replay", "--pause", "r-1", "--reason", "#4411"]
+        )
+        .code,
+        0
+    );
     let mut child = start(&database, &arguments);
     running(&mut connection, &child, Signal::SIGINT).await;
     eventually(LIMIT, "the command ends", async || {
@@ -1027,7 +1069,7 @@ async fn discarded_letters_stay_and_open_again() {
     );
     assert_eq!(json_of(&many)["letters"], json!("11"));
     let counts = || {
-        let stats = json_of(&dlq(&database, &["stats", "--json"]));
+        let stats = row_of(&dlq(&database, &["stats", "--json"]), "consumers");
         (stats["open"].clone(), stats["discarded"].clone())
     };
     assert_eq!(counts(), (json!("0"), json!("12")));
@@ -1127,7 +1169,7 @@ async fn hostile_text_in_every_column_is_escaped() {
             );
         }
     }
-    let object = json_of(&dlq(&database, &["list", "--json"]));
+    let object = row_of(&dlq(&database, &["list", "--json"]), "groups");
     assert_eq!(
         object["consumer"],
         json!(hostile),
@@ -1200,6 +1242,36 @@ async fn a_database_without_the_tables_and_one_that_is_away_are_told_apart() {
     let away: Ended = away.into();
     assert_eq!(away.code, 3, "{}", away.stderr);
     assert!(!away.stderr.contains(CANARY));
+    // It answers, and lets nobody in.
+    let server = database.url().rsplit_once('/').expect("a database").0;
+    for url in [database.url().to_owned(), format!("{server}/nowhere")] {
+        for arguments in [&["status"][..], &["dlq", "list"], &["migrate", "status"]] {
+            let refused = factum(&database, arguments)
+                .env("DATABASE_URL", &url)
+                .output()
+                .expect("the command runs");
+            let refused: Ended = refused.into();
+            assert_eq!(refused.code, 3, "{arguments:?}: {}", refused.stderr);
+            assert!(
+                refused
+                    .stderr
+                    .contains("correct user, password and database in DATABASE_URL")
+                    && !refused.stderr.contains("migrate up"),
+                "{}",
+                refused.stderr
+            );
+        }
+    }
+    let wrong = factum(&database, &["dlq", "list"])
+        .env(
+            "DATABASE_URL",
+            "postgres://app:cAnArY%zz@127.0.0.1:1/orders",
+        )
+        .output()
+        .expect("the command runs");
+    let wrong: Ended = wrong.into();
+    assert_eq!(wrong.code, 2, "{}", wrong.stderr);
+    assert!(!wrong.stderr.contains(CANARY), "{}", wrong.stderr);
     database.let_in().await;
 }
 

@@ -86,6 +86,11 @@ async fn the_list_says_which_keys_wait_for_what_and_until_when() {
     );
     let told = parked(&database, &["list", "--consumer", "shipping"]);
     assert_eq!((told.code, told.stdout.trim()), (0, "No key waits"));
+    assert!(
+        told.stderr.starts_with("No consumer shipping has run here"),
+        "{}",
+        told.stderr
+    );
     let told = parked(&database, &["list", "--json"]);
     let lines: Vec<Value> = told
         .stdout
@@ -93,6 +98,7 @@ async fn the_list_says_which_keys_wait_for_what_and_until_when() {
         .map(|line| serde_json::from_str(line).expect("JSON"))
         .collect();
     assert_eq!(lines.len(), 3);
+    assert_eq!(lines[0]["schema"], json!("factum.parked.key/1"));
     assert_eq!(
         (&lines[1]["key"], &lines[1]["held"]),
         (&json!("0xff00"), &json!(true))
@@ -105,7 +111,7 @@ async fn the_list_says_which_keys_wait_for_what_and_until_when() {
 }
 
 #[tokio::test]
-async fn a_held_key_is_released_with_its_attempts_anew_and_an_audit_row() {
+async fn a_released_key_has_its_attempts_anew_and_an_audit_row() {
     let database = stage().await;
     let told = parked(
         &database,
@@ -145,15 +151,45 @@ async fn a_held_key_is_released_with_its_attempts_anew_and_an_audit_row() {
         ],
     );
     assert_eq!(
+        told.stdout,
+        "released 2; the service tries them when it runs\n"
+    );
+    assert!(
+        told.stderr.starts_with("No process of this consumer runs"),
+        "{}",
+        told.stderr
+    );
+    assert_eq!(
         told.code, 0,
         "two keys need no confirmation: {}",
         told.stderr
     );
+    execute(
+        &database,
+        "INSERT INTO instance (id, service, build, host, process_id, consumers, state) VALUES \
+           (gen_random_uuid(), 'billing', '1', 'h', 1, ARRAY['billing'], '{}')",
+    )
+    .await;
+    let told = parked(
+        &database,
+        &[
+            "release",
+            "--consumer",
+            "billing",
+            "--all",
+            "--reason",
+            "mended",
+        ],
+    );
+    assert_eq!(
+        (told.stdout.trim(), told.stderr.as_str()),
+        ("released 2; the running service tries them now", "")
+    );
     let attempts = "SELECT attempts::text FROM parked_key ORDER BY parked_at";
     assert_eq!(
         read(&database, attempts).await,
-        ["5", "0"],
-        "k1 wasn't held"
+        ["0", "0"],
+        "a key that waited has its attempts anew, too"
     );
 }
 

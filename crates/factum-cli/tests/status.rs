@@ -140,10 +140,32 @@ async fn one_screen_has_the_worst_first_and_what_to_do_next() {
     assert!(!person.screen.contains('\u{1b}') && !pipe.stdout.contains('\u{1b}'));
     let narrow = on_terminal(60, factum(&database, &["status"]), "");
     assert!(
-        narrow.screen.contains("\nbilling..nfirmed  x dead "),
+        narrow.screen.contains("\nbilling-order-confirmed  x dead "),
         "{}",
         narrow.screen
     );
+
+    // Nothing runs and nothing is measured.
+    execute(
+        &mut connection,
+        "UPDATE instance SET seen_at = now() - interval '21 s'",
+    )
+    .await;
+    let person = on_terminal(120, factum(&database, &["status"]), "");
+    assert!(
+        person.screen.contains(
+            "CONSUMER                 STATE           PARKED   DEAD\n\
+             billing-order-confirmed  x dead, nobody       1  1,203\n\
+             mail-order-confirmed     x held, nobody       2      0\n"
+        ),
+        "{}",
+        person.screen
+    );
+    execute(
+        &mut connection,
+        "UPDATE instance SET seen_at = now() + interval '1 h' WHERE service = 'billing'",
+    )
+    .await;
 
     let (code, object) = status(&database);
     assert_eq!(

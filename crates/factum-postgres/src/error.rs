@@ -24,6 +24,9 @@ pub enum ErrorKind {
     Other,
 }
 
+/// Wrong user or password, no such database, one that takes no connections, a missing right.
+const REFUSALS: [&str; 5] = ["28000", "28P01", "3D000", "55000", "42501"];
+
 /// A failed statement or connection.
 ///
 /// Its text names what was being done, the SQLSTATE, and the table, column and constraint; never
@@ -35,6 +38,8 @@ pub struct DatabaseError {
     what: Cow<'static, str>,
     cause: String,
     mend: Option<Cow<'static, str>>,
+    /// The server's, or empty.
+    code: String,
 }
 
 impl DatabaseError {
@@ -44,12 +49,20 @@ impl DatabaseError {
         self.kind
     }
 
+    /// Whether the server answers but doesn't let this role work: wrong user or password, no such database, one that
+    /// takes no connections, a missing right.
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        REFUSALS.contains(&self.code.as_str())
+    }
+
     pub(crate) fn new(what: impl Into<Cow<'static, str>>, err: &sqlx::Error) -> Self {
         Self {
             kind: kind_of(err),
             what: what.into(),
             cause: describe_sqlx(err),
             mend: mend_of(err).map(Cow::Borrowed),
+            code: code(err).to_owned(),
         }
     }
 
@@ -64,6 +77,7 @@ impl DatabaseError {
             what: what.into(),
             cause: cause.into(),
             mend: Some(mend.into()),
+            code: String::new(),
         }
     }
 }
@@ -196,6 +210,9 @@ fn mend_of(err: &sqlx::Error) -> Option<&'static str> {
         "42501" => Some("grant the right to the role that the service connects as"),
         "28P01" | "28000" => Some("check the user and the password in DATABASE_URL"),
         "3D000" => Some("create the database, or name another in DATABASE_URL"),
+        "55000" => {
+            Some("let the database take connections (ALTER DATABASE … ALLOW_CONNECTIONS true)")
+        }
         "53300" => Some("raise max_connections of the server or lower that of the services"),
         "55P03" => Some("another transaction holds the lock for longer than lock_timeout"),
         _ => None,

@@ -628,6 +628,8 @@ pub struct CallRow {
     pub key_expires_at: Option<OffsetDateTime>,
     /// Calls of the same order key that wait for this one, up to 1,000.
     pub waiting: u64,
+    /// What a person found out about it: their outcome and reason, from the audit.
+    pub resolution: Option<String>,
 }
 
 const ROW: &str = "\
@@ -636,7 +638,9 @@ const ROW: &str = "\
     key_expires_at, \
     (SELECT count(*) FROM (SELECT 1 FROM outbound_call AS later \
       WHERE later.consumer = c.consumer AND later.endpoint = c.endpoint AND later.order_key = c.order_key \
-        AND later.id > c.id AND later.state IN ('pending', 'answered', 'set_aside', 'unknown') LIMIT 1000) AS counted)";
+        AND later.id > c.id AND later.state IN ('pending', 'answered', 'set_aside', 'unknown') LIMIT 1000) AS counted), \
+    CASE WHEN state = 'resolved' THEN (SELECT a.reason FROM audit a \
+      WHERE a.action = 'calls resolve' AND a.subject = 'call ' || c.id ORDER BY a.id DESC LIMIT 1) END";
 
 fn read_row(row: &PgRow) -> Result<CallRow, sqlx::Error> {
     let size = |n: Option<i64>| n.and_then(|n| u64::try_from(n).ok());
@@ -664,6 +668,7 @@ fn read_row(row: &PgRow) -> Result<CallRow, sqlx::Error> {
         next_attempt_at: row.try_get(18)?,
         key_expires_at: row.try_get(19)?,
         waiting: size(row.try_get(20)?).unwrap_or(0),
+        resolution: row.try_get(21)?,
     })
 }
 

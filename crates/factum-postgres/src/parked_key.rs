@@ -112,7 +112,7 @@ pub async fn parked_keys(
 }
 
 /// Makes parked keys of a consumer due: one, or all of them with `None`. All together they are spread at random over
-/// a second per hundred keys. A held key gets its attempts anew. Writes an audit row; answers the number of keys.
+/// a second per hundred keys. Each gets its attempts anew. Writes an audit row; answers the number of keys.
 ///
 /// # Errors
 /// No connection, or a statement failed: nothing was changed.
@@ -132,8 +132,7 @@ pub async fn release_parked(
                   ORDER BY consumer, topic, key FOR NO KEY UPDATE \
                ) locked \
              ) \
-             UPDATE parked_key k SET held_at = NULL, \
-                    attempts = CASE WHEN k.held_at IS NULL THEN k.attempts ELSE 0 END, \
+             UPDATE parked_key k SET held_at = NULL, attempts = 0, \
                     next_attempt_at = clock_timestamp() \
                       + CASE WHEN $2::text IS NULL THEN random() * chosen.keys / $4 ELSE 0 END * interval '1 s' \
                FROM chosen \

@@ -8,6 +8,7 @@ use time::OffsetDateTime;
 
 use crate::bounded;
 use crate::database::Database;
+use crate::dead_letter_list;
 use crate::error::DatabaseError;
 use crate::partition::{self, Bounds};
 
@@ -118,6 +119,17 @@ pub async fn status(db: &Database) -> Result<Status, DatabaseError> {
         })
         .await?,
     })
+}
+
+/// Whether a process with this consumer has given a sign of life within 20 seconds.
+///
+/// # Errors
+/// No connection, or the statement failed.
+pub async fn runs(db: &Database, consumer: &str) -> Result<bool, DatabaseError> {
+    bounded::read(db, "look for the consumer's processes", async |conn| {
+        Ok(dead_letter_list::running(conn, consumer).await?.is_some())
+    })
+    .await
 }
 
 async fn consumers(conn: &mut PgConnection) -> Result<Vec<ConsumerStatus>, sqlx::Error> {

@@ -7,13 +7,13 @@ use std::time::Duration;
 use clap::Args;
 use comfy_table::{CellAlignment, Table, presets};
 use factum_event::EventType;
-use factum_runtime::{Database, DatabaseError, ErrorKind, EventReader, event_readers};
+use factum_runtime::{Database, DatabaseError, EventReader, event_readers};
 use serde_json::{Value, json};
 use time::OffsetDateTime;
 
 use crate::list::moment;
 use crate::outcome::{Exit, Failure, Report};
-use crate::target::{Done, Target};
+use crate::target::{Done, Target, unusable};
 
 const SCHEMA: &str = "factum.contract.readers/1";
 /// Code that a consumer ran before is taken for gone when newer code has said its word this much later. A running
@@ -58,19 +58,10 @@ pub(crate) fn run(options: &Options) -> Result<Report, Failure> {
 }
 
 fn mend(error: &DatabaseError, variable: &str) -> (Exit, String) {
-    match error.kind() {
-        ErrorKind::Unavailable => (
-            Exit::Away,
-            format!("start PostgreSQL there, or correct host, port and database in {variable}"),
-        ),
-        _ => (
-            Exit::Failed,
-            format!(
-                "if the table event_reader is missing, run `factum migrate up`; the role in {variable} must be \
-                 allowed to read it"
-            ),
-        ),
-    }
+    unusable(error, variable).unwrap_or_else(|| {
+        let mend = "if the table event_reader is missing, run `factum migrate up`";
+        (Exit::Failed, mend.to_owned())
+    })
 }
 
 /// What is known of one version of an event.

@@ -5,9 +5,9 @@ use factum_runtime::replay_plan;
 use serde_json::json;
 
 use super::confirm::confirm;
-use super::list::note;
 use super::selection::Which;
 use super::{Who, events, json_line, reason, refused};
+use crate::list::note;
 use crate::outcome::{Exit, Failure, Report};
 use crate::plain;
 use crate::screen::thousands;
@@ -69,6 +69,7 @@ pub(super) fn run(options: &Options) -> Result<Report, Failure> {
         let text = if options.target.json() {
             json_line(&json!({
                 "schema": SCHEMA,
+                "ok": true,
                 "consumer": list.consumer,
                 "state": done,
                 "letters": n.to_string(),

@@ -1,22 +1,22 @@
 //! `factum dlq list`: the groups, or the letters of one.
 
-use std::io::{self, Write as _};
-
 use clap::{Args, ValueEnum};
 use factum_runtime::dead_letter_list::{self, Letter, Letters, PAGE};
 use factum_runtime::{Database, DeadLetterGroup, dead_letter_groups};
 use serde_json::{Value, json};
 
-use super::{group, json_line, key_text, letter_id, selection};
-use crate::list::{List, moment};
+use super::{for_people, group, json_line, json_list, key_text, letter_id, selection};
+use crate::list::{List, moment, note};
 use crate::outcome::{Exit, Failure, Report};
 use crate::screen::{Screen, thousands};
-use crate::target::{Target, Trouble};
+use crate::target::{Target, Trouble, note_if_unknown};
 
 pub(super) const HELP: &str = "Without --group each row is a fault: letters of one consumer with the same reason, path and type. Counts are exact. \
     No payload is read.\n\n\
     Exit codes: 0 listed, also when there are none; 2 wrong usage; 3 the database is away; 4 no such group.\n\n\
     Example:\n  factum dlq list\n  factum dlq list --group 7f3k --after 48262";
+
+const SCHEMA: &str = "factum.dlq.list/1";
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -78,29 +78,30 @@ impl State {
 }
 
 pub(super) fn run(options: &Options) -> Result<Report, Failure> {
-    options.target.report("factum.dlq.list/1", async |db| {
-        let text = match &options.group {
-            Some(id) => letters(db, options, id).await?,
-            None => groups(db, options).await?,
-        };
-        Ok(Report {
-            text,
-            exit: Exit::Done,
-            json: None,
+    options
+        .target
+        .report(SCHEMA, async |db| match &options.group {
+            Some(id) => letters(db, options, id).await,
+            None => groups(db, options).await,
         })
-    })
 }
 
-async fn groups(db: &Database, options: &Options) -> Result<String, Trouble> {
+async fn groups(db: &Database, options: &Options) -> Result<Report, Trouble> {
     let all = dead_letter_groups(db, options.consumer.as_deref()).await?;
     let state = options.state;
     let shown: Vec<&DeadLetterGroup> = all.iter().filter(|g| state.count(g) > 0).collect();
     if options.target.json() {
-        let lines = shown.iter().map(|group| json_line(&group_json(group)));
-        return Ok(lines.collect::<Vec<_>>().join("\n"));
+        let lines = shown
+            .iter()
+            .map(|group| json_line(&group_json(group)))
+            .collect::<Vec<_>>();
+        return Ok(json_list(SCHEMA, "groups", &lines, false));
     }
     let screen = Screen::stdout();
     if shown.is_empty() {
+        if let Some(consumer) = &options.consumer {
+            note_if_unknown(db, consumer).await?;
+        }
         let sum = |of: fn(&DeadLetterGroup) -> i64| thousands(all.iter().map(of).sum());
         note(&format!(
             "None is {}; {} open, {} replayed, {} discarded",
@@ -132,7 +133,7 @@ async fn groups(db: &Database, options: &Options) -> Result<String, Trouble> {
         for group in shown {
             list.row(cells(group));
         }
-        return Ok(list.text());
+        return Ok(for_people(list.text()));
     }
     let header = [
         "GROUP",
@@ -143,17 +144,17 @@ async fn groups(db: &Database, options: &Options) -> Result<String, Trouble> {
         "LAST",
         "CONSUMER",
     ];
-    let mut list = List::new(&header, &[4]);
+    let mut list = List::new(&header, &[4]).below(&[6]);
     for group in shown {
         let [id, reason, path, kind, count, last] = cells(group);
         list.row([id, reason, path, kind, count, last, group.consumer.clone()]);
     }
-    Ok(list.text())
+    Ok(for_people(list.text()))
 }
 
 fn group_json(group: &DeadLetterGroup) -> Value {
     json!({
-        "schema": "factum.dlq.list/1",
+        "schema": "factum.dlq.group/1",
         "group": group.id,
         "consumer": group.consumer,
         "reason": group.reason,
@@ -167,7 +168,7 @@ fn group_json(group: &DeadLetterGroup) -> Value {
     })
 }
 
-async fn letters(db: &Database, options: &Options, id: &str) -> Result<String, Trouble> {
+async fn letters(db: &Database, options: &Options, id: &str) -> Result<Report, Trouble> {
     let group = group(db, id).await?;
     let is_other = group.reason == "other" && group.path_group == "other";
     if is_other {
@@ -200,14 +201,18 @@ async fn letters(db: &Database, options: &Options, id: &str) -> Result<String, T
         ));
     }
     if options.target.json() {
-        let lines = page.iter().map(|letter| json_line(&letter_json(letter)));
-        return Ok(lines.collect::<Vec<_>>().join("\n"));
+        let lines = page
+            .iter()
+            .map(|letter| json_line(&letter_json(letter)))
+            .collect::<Vec<_>>();
+        return Ok(json_list(SCHEMA, "letters", &lines, more));
     }
     let screen = Screen::stdout();
     let mut list = List::new(
         &["ID", "STATE", "FROM", "KEY", "ATTEMPTS", "BYTES", "LAST"],
         &[0, 4, 5],
-    );
+    )
+    .below(&[3]);
     for letter in &page {
         list.row([
             letter.id.to_string(),
@@ -222,7 +227,7 @@ async fn letters(db: &Database, options: &Options, id: &str) -> Result<String, T
     if page.is_empty() {
         note("No such letter");
     }
-    Ok(list.text())
+    Ok(for_people(list.text()))
 }
 
 /// `orders.confirmed/4 @ 918273`.
@@ -257,9 +262,4 @@ pub(super) fn letter_json(letter: &Letter) -> Value {
 
 fn or_dash(text: &str) -> String {
     if text.is_empty() { "-" } else { text }.to_owned()
-}
-
-/// Says something beside the data.
-pub(super) fn note(text: &str) {
-    let _ = writeln!(io::stderr(), "{}", crate::plain::lines(text));
 }

@@ -11,10 +11,10 @@ use factum_runtime::replay_plan::{
 };
 use serde_json::json;
 
-use super::list::note;
 use super::selection::Which;
 use super::{RunId, Who, json_line, refused};
 use crate::list::moment;
+use crate::list::note;
 use crate::outcome::{Exit, Failure, Report};
 use crate::plain;
 use crate::screen::thousands;
@@ -287,6 +287,7 @@ fn json_text(run: &Run, facts: &PlanFacts) -> String {
     };
     json_line(&json!({
         "schema": "factum.dlq.plan/1",
+        "ok": true,
         "plan": RunId(run.id).plan(),
         "consumer": run.consumer,
         "matched": run.items.total.to_string(),

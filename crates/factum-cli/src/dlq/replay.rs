@@ -11,10 +11,10 @@ use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::confirm::confirm;
-use super::list::note;
 use super::plan::{self, How};
 use super::selection::Which;
 use super::{RunId, Who, json_line, reason, refused, run_id};
+use crate::list::note;
 use crate::outcome::{Exit, Failure, Report};
 use crate::plain;
 use crate::screen::thousands;
@@ -128,16 +128,15 @@ async fn halt(
     id: RunId,
     what: &'static str,
 ) -> Result<Report, Trouble> {
-    let actor = options
-        .who
-        .because(options.reason.as_deref().unwrap_or_default());
+    let why = needed(options.reason.as_deref(), &id.run())?;
+    let actor = options.who.because(why);
     let (halted, done) = match what {
         "pause" => (replay_plan::pause(db, id.0, actor).await, "paused"),
         _ => (replay_plan::stop(db, id.0, actor).await, "stopped"),
     };
     halted.map_err(|error| refused(error, &id.run()))?;
     let text = if options.target.json() {
-        json_line(&json!({"schema": SCHEMA, "run": id.run(), "state": done}))
+        json_line(&json!({"schema": SCHEMA, "ok": true, "run": id.run(), "state": done}))
     } else {
         format!("{} {done}", id.run())
     };
@@ -169,7 +168,7 @@ async fn start(db: &Database, options: &Options, id: RunId, why: &str) -> Result
         .map_err(|error| refused(error, &format!("plan {}", id.plan())))?;
     if options.detach {
         let text = if options.target.json() {
-            json_line(&json!({"schema": SCHEMA, "run": id.run(), "state": "running"}))
+            json_line(&json!({"schema": SCHEMA, "ok": true, "run": id.run(), "state": "running"}))
         } else {
             format!("{} started; `factum dlq runs` shows how it goes", id.run())
         };
@@ -346,7 +345,7 @@ fn told(run: &Run, failures: &[FailedItem], interrupted: bool) -> String {
     let id = RunId(run.id);
     let mut text = format!("{} {}: {}", id.run(), run.state, counts(run));
     if let Some(cause) = &run.stop_cause {
-        text.push_str(&format!("\nstopped because  {}", plain::line(cause)));
+        text.push_str(&format!("\nbecause {}", plain::line(cause)));
     }
     for item in failures {
         text.push_str(&format!(
@@ -362,7 +361,7 @@ fn told(run: &Run, failures: &[FailedItem], interrupted: bool) -> String {
     let ahead = run.items.ahead(run.accept_outside_window);
     let next = match run.state.as_str() {
         "paused" => format!(
-            "{} left. Next: factum dlq replay --plan {} --reason TEXT; or factum dlq replay --stop {}",
+            "{} left. Next: factum dlq replay --plan {} --reason TEXT; or factum dlq replay --stop {} --reason TEXT",
             thousands(ahead),
             id.plan(),
             id.run()

@@ -4,15 +4,17 @@ use clap::Args;
 use factum_runtime::replay_plan::{self, Run};
 use serde_json::json;
 
-use super::{RunId, json_line};
+use super::{RunId, for_people, json_line, json_list};
 use crate::list::{List, moment};
-use crate::outcome::{Exit, Failure, Report};
+use crate::outcome::{Failure, Report};
 use crate::screen::Screen;
 use crate::target::Target;
 
 pub(super) const HELP: &str = "The newest 20.\n\n\
     Exit codes: 0 listed, also when there are none; 2 wrong usage; 3 the database is away.\n\n\
     Example:\n  factum dlq runs --consumer billing-order-confirmed";
+
+const SCHEMA: &str = "factum.dlq.runs/1";
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -24,18 +26,13 @@ pub(super) struct Options {
 }
 
 pub(super) fn run(options: &Options) -> Result<Report, Failure> {
-    options.target.report("factum.dlq.runs/1", async |db| {
+    options.target.report(SCHEMA, async |db| {
         let runs = replay_plan::runs(db, options.consumer.as_deref()).await?;
-        let text = if options.target.json() {
-            let lines = runs.iter().map(line);
-            lines.collect::<Vec<_>>().join("\n")
+        Ok(if options.target.json() {
+            let lines: Vec<String> = runs.iter().map(line).collect();
+            json_list(SCHEMA, "runs", &lines, false)
         } else {
-            table(&runs)
-        };
-        Ok(Report {
-            text,
-            exit: Exit::Done,
-            json: None,
+            for_people(table(&runs))
         })
     })
 }
@@ -54,12 +51,10 @@ fn table(runs: &[Run]) -> String {
         "BY",
         "REASON",
     ];
-    let mut list = List::new(&header, &[3, 4, 5, 6]);
+    let mut list = List::new(&header, &[3, 4, 5, 6]).below(&[9, 8, 2]);
     for run in runs {
-        let planned = matches!(run.state.as_str(), "checking" | "planned");
-        let id = RunId(run.id);
         list.row([
-            if planned { id.plan() } else { id.run() },
+            shown_id(run),
             run.state.clone(),
             run.consumer.clone(),
             screen.count(run.items.total),
@@ -79,10 +74,18 @@ fn table(runs: &[Run]) -> String {
     list.text()
 }
 
+/// `p-…` until it is started, then `r-…`.
+fn shown_id(run: &Run) -> String {
+    match run.state.as_str() {
+        "checking" | "planned" => RunId(run.id).plan(),
+        _ => RunId(run.id).run(),
+    }
+}
+
 fn line(run: &Run) -> String {
     json_line(&json!({
-        "schema": "factum.dlq.runs/1",
-        "run": RunId(run.id).run(),
+        "schema": "factum.dlq.run/1",
+        "run": shown_id(run),
         "consumer": run.consumer,
         "state": run.state,
         "letters": run.items.total.to_string(),

@@ -193,7 +193,7 @@ impl Which {
                 what: "it is not said which letters".to_owned(),
                 place: "the arguments".to_owned(),
                 why: "an empty filter never means all".to_owned(),
-                mend: "give --group, --id, or --consumer with what narrows it".to_owned(),
+                mend: "give --group, --id, or --consumer (all its letters, or fewer with --reason-code, --path, --type, --key, --since)".to_owned(),
             });
         }
         let texts = [

@@ -9,10 +9,10 @@ use factum_runtime::dead_letter_list::{self, LetterDetail, SHOWN_BYTES};
 use factum_runtime::{Database, audit};
 use serde_json::json;
 
-use super::list::{letter_json, note, place_of};
+use super::list::{letter_json, place_of};
 use super::payload::{self, Excerpt, Values};
 use super::{Who, json_line, key_text, letter_id, reason};
-use crate::list::moment;
+use crate::list::{moment, note};
 use crate::outcome::{Exit, Failure, Report};
 use crate::plain;
 use crate::screen::Screen;
@@ -162,7 +162,6 @@ fn contract(options: &Options, detail: &LetterDetail) -> Result<Contract, Troubl
 
 fn told(detail: &LetterDetail, excerpt: Option<&Excerpt>) -> String {
     let letter = &detail.letter;
-    let screen = Screen::stdout();
     let mut text = String::new();
     let kind = letter.event_type.as_deref().unwrap_or("type unknown");
     let _ = writeln!(
@@ -188,7 +187,7 @@ fn told(detail: &LetterDetail, excerpt: Option<&Excerpt>) -> String {
         text,
         "from    {}, key {}{parked}, {}, {attempt}",
         plain::line(&place_of(letter)),
-        plain::line(&screen.short(&key, 10)),
+        plain::line(&key),
         bytes(letter.payload_bytes),
     );
     let (first, last) = (moment(letter.first_seen), moment(letter.last_seen));
@@ -202,6 +201,8 @@ fn told(detail: &LetterDetail, excerpt: Option<&Excerpt>) -> String {
         let _ = writeln!(text, "since   {} {}", letter.state, moment(at));
     }
     let failed_on = match letter.build.as_str() {
+        // A person's doing, so no build failed.
+        "" if letter.reason == "set_aside" => "set aside by a person".to_owned(),
         "" => "failed on a build that didn't say its name".to_owned(),
         build => format!("failed on {}", plain::line(build)),
     };
@@ -251,6 +252,7 @@ fn json_text(detail: &LetterDetail, excerpt: Option<&Excerpt>) -> String {
     let mut fields = letter_json(&detail.letter);
     let more = json!({
         "schema": "factum.dlq.show/1",
+        "ok": true,
         "headers": detail.headers.iter().map(|(name, size)| json!({
             "name": name, "bytes": size.map(|size| size.to_string()),
         })).collect::<Vec<_>>(),

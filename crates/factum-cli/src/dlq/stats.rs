@@ -6,15 +6,17 @@ use clap::Args;
 use factum_runtime::{DeadLetterGroup, dead_letter_groups};
 use serde_json::{Value, json};
 
-use super::json_line;
+use super::{for_people, json_line, json_list};
 use crate::list::{List, moment};
-use crate::outcome::{Exit, Failure, Report};
+use crate::outcome::{Failure, Report};
 use crate::screen::Screen;
 use crate::target::Target;
 
 pub(super) const HELP: &str = "Counts are exact. OLDEST and NEWEST are when letters of any state were seen.\n\n\
     Exit codes: 0 counted, also when there are none; 2 wrong usage; 3 the database is away.\n\n\
     Example:\n  factum dlq stats --json";
+
+const SCHEMA: &str = "factum.dlq.stats/1";
 
 #[derive(Debug, Args)]
 pub(super) struct Options {
@@ -26,17 +28,13 @@ pub(super) struct Options {
 }
 
 pub(super) fn run(options: &Options) -> Result<Report, Failure> {
-    options.target.report("factum.dlq.stats/1", async |db| {
+    options.target.report(SCHEMA, async |db| {
         let groups = dead_letter_groups(db, options.consumer.as_deref()).await?;
-        Ok(Report {
-            text: tell(&groups, options.target.json()),
-            exit: Exit::Done,
-            json: None,
-        })
+        Ok(tell(&groups, options.target.json()))
     })
 }
 
-fn tell(groups: &[DeadLetterGroup], as_json: bool) -> String {
+fn tell(groups: &[DeadLetterGroup], as_json: bool) -> Report {
     let mut consumers: BTreeMap<&str, Vec<&DeadLetterGroup>> = BTreeMap::new();
     for group in groups {
         consumers.entry(&group.consumer).or_default().push(group);
@@ -51,7 +49,7 @@ fn tell(groups: &[DeadLetterGroup], as_json: bool) -> String {
         "NEWEST",
         "OPEN BY REASON",
     ];
-    let mut list = List::new(&header, &[1, 2, 3]);
+    let mut list = List::new(&header, &[1, 2, 3]).below(&[6]);
     let mut lines = Vec::new();
     for (consumer, groups) in consumers {
         let sum =
@@ -74,7 +72,7 @@ fn tell(groups: &[DeadLetterGroup], as_json: bool) -> String {
                 .map(|(reason, n)| ((*reason).to_owned(), n.to_string().into()))
                 .collect();
             lines.push(json_line(&json!({
-                "schema": "factum.dlq.stats/1",
+                "schema": "factum.dlq.consumer/1",
                 "consumer": consumer,
                 "open": open.to_string(),
                 "replayed": replayed.to_string(),
@@ -106,8 +104,8 @@ fn tell(groups: &[DeadLetterGroup], as_json: bool) -> String {
         ]);
     }
     if as_json {
-        lines.join("\n")
+        json_list(SCHEMA, "consumers", &lines, false)
     } else {
-        list.text()
+        for_people(list.text())
     }
 }
