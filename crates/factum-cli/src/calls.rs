@@ -263,7 +263,7 @@ async fn list(
             ],
             &[4, 5, 6],
         )
-        .below(&[9, 3, 8]);
+        .below(&[9, 3, 8, 7]);
         let screen = Screen::stdout();
         for call in &calls {
             list.row([

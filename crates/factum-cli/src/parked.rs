@@ -236,7 +236,7 @@ async fn list(
                 ],
                 &[1, 2],
             )
-            .below(&[5, 6, 7]);
+            .below(&[5, 6, 7, 4]);
             let screen = Screen::stdout();
             for key in &keys {
                 list.row([

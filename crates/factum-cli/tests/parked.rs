@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use sqlx::{AssertSqlSafe, Connection as _};
 
 use ended::Ended;
+use ended::terminal::on_terminal;
 
 fn parked(database: &TestDatabase, arguments: &[&str]) -> Ended {
     Command::new(env!("CARGO_BIN_EXE_factum"))
@@ -108,6 +109,33 @@ async fn the_list_says_which_keys_wait_for_what_and_until_when() {
         (&closing["schema"], &closing["keys"]),
         (&json!("factum.parked.list/1"), &json!(2))
     );
+}
+
+/// What a person copies from a narrow terminal is what the next command takes.
+#[tokio::test]
+async fn on_a_narrow_terminal_nothing_that_is_copied_is_cut() {
+    let database = stage().await;
+    execute(
+        &database,
+        "INSERT INTO parked_key (consumer, topic, key, next_attempt_at, held_at, error) VALUES \
+           ('billing-order-confirmed', 'orders.confirmed', '0197a1b2-0000-7000-8000-00000000eeee', now(), now(), \
+            'SQLSTATE 42P01: the table ledger does not exist')",
+    )
+    .await;
+    let mut command = Command::new(env!("CARGO_BIN_EXE_factum"));
+    command
+        .args(["parked", "list"])
+        .env("DATABASE_URL", database.url());
+    let seen = on_terminal(80, command, "").screen;
+    for whole in [
+        "\n0197a1b2-0000-7000-8000-00000000eeee ",
+        "\n    cause     SQLSTATE 42P01: the table ledger does not exist\n",
+        "    topic     orders.confirmed\n",
+        "    consumer  billing-order-confirmed\n",
+    ] {
+        assert!(seen.contains(whole), "{whole:?} in {seen}");
+    }
+    assert!(!seen.contains(".."), "{seen}");
 }
 
 #[tokio::test]
