@@ -30,7 +30,7 @@ use crate::{Usage, Verdict, kill};
 #[command(after_help = "\
 With --json, ends with {\"broken\":N,\"caught\":N,\"results\":[{\"sabotage\":…,\"caught_by\":…,\"seconds\":…}]}
 on one line; caught_by is null where nothing noticed. With --list, with {\"sabotages\":[…]}.
-All of it takes some 20 minutes on 2 cores, and the first time the copy is built.
+The first time the copy is built.
 Exit codes: 0 every break was caught, 1 one was not, 2 usage, 130 interrupted.
 
 Example: cargo xtask sabotage --only dedup-always-new")]
