@@ -67,6 +67,21 @@ const MIGRATIONS: &[Migration] = &[
         name: "outbound_call",
         sql: include_str!("../migrations/0006_outbound_call.sql"),
     },
+    Migration {
+        version: 7,
+        name: "relay_member",
+        sql: include_str!("../migrations/0007_relay_member.sql"),
+    },
+    Migration {
+        version: 8,
+        name: "retention",
+        sql: include_str!("../migrations/0008_retention.sql"),
+    },
+    Migration {
+        version: 9,
+        name: "relay_wake",
+        sql: include_str!("../migrations/0009_relay_wake.sql"),
+    },
 ];
 
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS factum_migration (\n    \

@@ -946,12 +946,16 @@ const DEDUP: &str = "\
     SELECT pg_current_xact_id()::text, ARRAY(SELECT event_id FROM fresh)";
 
 /// The same, and the keys that are parked, which `FOR KEY SHARE` keeps parked until this transaction ends. It waits
-/// for the key's deletion alone, never for a handler of the retrier's.
+/// for the key's deletion alone, never for a handler of the retrier's. Each key is looked up by itself: with `= ANY`
+/// and no statistics yet (keys are parked in a rush) PostgreSQL compares each parked key with each of the batch.
 const DEDUP_UNLESS_PARKED: &str = "\
     WITH parked AS MATERIALIZED ( \
-        SELECT key FROM parked_key \
-        WHERE consumer = $1 AND topic = $3 AND key = ANY($4::bytea[]) \
-        FOR KEY SHARE \
+        SELECT known.key FROM (SELECT DISTINCT key FROM unnest($4::bytea[]) AS given (key)) given \
+        CROSS JOIN LATERAL ( \
+            SELECT key FROM parked_key \
+            WHERE consumer = $1 AND topic = $3 AND key = given.key \
+            FOR KEY SHARE \
+        ) known \
     ), fresh AS ( \
         INSERT INTO processed_event (consumer_group, event_id) \
         SELECT $1, id FROM unnest($2::uuid[], $4::bytea[]) AS given (id, key) \

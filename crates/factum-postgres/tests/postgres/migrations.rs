@@ -6,7 +6,7 @@ use time::OffsetDateTime;
 use crate::fixture::Fixture;
 
 /// How many migrations there are.
-const ALL: usize = 6;
+const ALL: usize = 9;
 
 #[tokio::test]
 async fn migrations_run_once_and_are_safe_to_run_twice() {
@@ -21,6 +21,9 @@ async fn migrations_run_once_and_are_safe_to_run_twice() {
         "outbox_record",
         "replay",
         "outbound_call",
+        "relay_member",
+        "retention",
+        "relay_wake",
     ];
     let all: Vec<Applied> = (1..)
         .zip(names)

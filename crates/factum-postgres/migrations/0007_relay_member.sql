@@ -1,0 +1,2 @@
+-- What relays that share the slots say of themselves.
+SELECT 1;

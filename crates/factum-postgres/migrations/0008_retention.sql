@@ -1,0 +1,2 @@
+-- Tables that do not grow.
+SELECT 1;

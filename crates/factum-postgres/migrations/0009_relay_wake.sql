@@ -1,0 +1,2 @@
+-- Waking relays up.
+SELECT 1;
