@@ -433,7 +433,7 @@ async fn a_handler_publishes_both_versions_or_none(on: On) {
         .await_committed(name, caused::Posted::TOPIC, 0, 3)
         .await;
     running.stop().await;
-    assert_eq!(scene.dead_letters(name).await, ["attempts_exhausted"]);
+    assert_eq!(scene.dead_letters(name).await, ["permanent"]);
     let pairs = "SELECT count(*) FROM (SELECT FROM outbox GROUP BY event_id, key HAVING \
                  array_agg(event_type ORDER BY id) = '{order.confirmed.v2,order.confirmed.v1}') AS pairs";
     assert_eq!(scene.count(pairs).await, 2);

@@ -181,10 +181,16 @@ fn refused(error: ActionError, place: &str) -> Trouble {
             "an action is for one consumer".to_owned(),
             "name the letters of one consumer".to_owned(),
         ),
+        ActionError::NoLetter { .. } => (
+            "DLQ-NO-LETTER",
+            what,
+            "an action takes the letters that are named, all or none".to_owned(),
+            "take ids that `factum dlq list --group` shows".to_owned(),
+        ),
         ActionError::WrongState { id, .. } => (
             "DLQ-STATE",
             what,
-            "it is not there, or somebody was quicker".to_owned(),
+            "somebody was quicker, or it was settled long ago".to_owned(),
             format!("look at `factum dlq show {id}`"),
         ),
         ActionError::Changed { .. } => (

@@ -657,7 +657,7 @@ async fn a_plan_takes_what_was_asked_for_and_never_all_by_chance() {
         (
             &["plan", "--id", "1", "99"],
             4,
-            "error[DLQ-STATE]: dead letter 99 is not open\n",
+            "error[DLQ-NO-LETTER]: there is no dead letter 99\n",
         ),
         (&["plan", "--consumer", "nobody"], 4, "error[DLQ-EMPTY]: "),
         (&["replay"], 2, "error[DLQ-NO-PLAN]: "),

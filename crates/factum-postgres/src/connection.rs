@@ -79,6 +79,11 @@ impl Connections {
             .await
             .unwrap_or_else(|_| {
                 let busy = self.max_connections as usize - self.permits.available_permits();
+                let mend = if busy < self.max_connections as usize {
+                    "check that the server answers"
+                } else {
+                    "check that the server answers, or raise FACTUM_DATABASE_MAX_CONNECTIONS"
+                };
                 Err(DatabaseError::plain(
                     ErrorKind::Unavailable,
                     self.place(),
@@ -86,7 +91,7 @@ impl Connections {
                         "no connection within {:?} ({busy} of {} in use)",
                         self.acquire_timeout, self.max_connections
                     ),
-                    "check that the server answers, or raise FACTUM_DATABASE_MAX_CONNECTIONS",
+                    mend,
                 ))
             })
     }

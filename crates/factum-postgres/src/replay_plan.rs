@@ -70,6 +70,12 @@ pub enum ActionError {
         /// The consumers.
         consumers: Vec<String>,
     },
+    /// A named letter isn't there.
+    #[error("there is no dead letter {id}")]
+    NoLetter {
+        /// The first such letter.
+        id: i64,
+    },
     /// A named letter isn't in the state that is needed.
     #[error("dead letter {id} is not {wanted}")]
     WrongState {
@@ -307,7 +313,7 @@ async fn select(
     let ids: Vec<i64> = match selection {
         Selection::Ids(asked) => {
             let rows = sqlx::query(
-                "SELECT id, consumer FROM dead_letter WHERE id = ANY($1) AND state = $2 ORDER BY id",
+                "SELECT id, consumer, state = $2 FROM dead_letter WHERE id = ANY($1) ORDER BY id",
             )
             .bind(asked)
             .bind(wanted)
@@ -315,14 +321,22 @@ async fn select(
             .await?;
             let mut consumers: Vec<String> = Vec::new();
             let mut ids = Vec::new();
+            let mut wrong = None;
             for row in &rows {
-                ids.push(row.try_get(0)?);
+                let id: i64 = row.try_get(0)?;
+                ids.push(id);
                 let consumer: String = row.try_get(1)?;
                 if !consumers.contains(&consumer) {
                     consumers.push(consumer);
                 }
+                if !row.try_get::<bool, _>(2)? {
+                    wrong = wrong.or(Some(id));
+                }
             }
             if let Some(id) = asked.iter().copied().find(|id| !ids.contains(id)) {
+                return Ok(Err(ActionError::NoLetter { id }));
+            }
+            if let Some(id) = wrong {
                 return Ok(Err(ActionError::WrongState { id, wanted }));
             }
             if consumers.len() > 1 {

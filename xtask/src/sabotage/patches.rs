@@ -572,16 +572,16 @@ pub(crate) const PATCHES: &[Patch] = &[
         name: "parked-keys-are-ignored",
         what: "a lane handles events whose key is parked",
         file: SESSION,
-        sound: "        WHERE consumer = $1 AND topic = $3 AND key = ANY($4::bytea[]) \\\n        FOR KEY SHARE \\\n",
-        broken: "        WHERE false AND consumer = $1 AND topic = $3 AND key = ANY($4::bytea[]) \\\n        FOR KEY SHARE \\\n",
+        sound: "            WHERE consumer = $1 AND topic = $3 AND key = given.key \\\n            FOR KEY SHARE \\\n",
+        broken: "            WHERE false AND consumer = $1 AND topic = $3 AND key = given.key \\\n            FOR KEY SHARE \\\n",
         catchers: &[Catcher::Cell("kill/park.after")],
     },
     Patch {
         name: "parked-keys-are-not-held",
         what: "a key can be freed while a lane queues an event behind it",
         file: SESSION,
-        sound: "        WHERE consumer = $1 AND topic = $3 AND key = ANY($4::bytea[]) \\\n        FOR KEY SHARE \\\n",
-        broken: "        WHERE consumer = $1 AND topic = $3 AND key = ANY($4::bytea[]) \\\n",
+        sound: "            WHERE consumer = $1 AND topic = $3 AND key = given.key \\\n            FOR KEY SHARE \\\n",
+        broken: "            WHERE consumer = $1 AND topic = $3 AND key = given.key \\\n",
         catchers: &[Catcher::Test {
             target: POSTGRES,
             name: "no_order_of_a_lane_and_a_retrier_loses_doubles_or_swaps",
@@ -706,6 +706,17 @@ pub(crate) const PATCHES: &[Patch] = &[
         catchers: &[Catcher::Test {
             target: UNIT,
             name: "case_13_what_becomes_of_a_call",
+        }],
+    },
+    Patch {
+        name: "refused-calls-are-retried",
+        what: "a call that can never be written is tried again and again",
+        file: HANDLER,
+        sound: "let permanent = !matches!(error, OutboundCallError::Database(_));",
+        broken: "let permanent = false & !matches!(error, OutboundCallError::Database(_));",
+        catchers: &[Catcher::Test {
+            target: UNIT,
+            name: "an_error_of_factum_s_own",
         }],
     },
 ];
