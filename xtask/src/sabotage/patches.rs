@@ -58,6 +58,7 @@ impl Patch {
 
 const OUTBOUND_CALL: &str = "crates/factum-postgres/src/outbound_call.rs";
 const CALL: &str = "crates/factum-runtime/src/call.rs";
+const HANDLER: &str = "crates/factum-runtime/src/handler.rs";
 const CALLER: &str = "crates/factum-runtime/src/caller.rs";
 const LANE: &str = "crates/factum-runtime/src/lane.rs";
 const WORKER: &str = "crates/factum-runtime/src/worker.rs";
