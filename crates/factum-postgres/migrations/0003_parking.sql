@@ -32,6 +32,8 @@ CREATE TABLE parked_event (
     event_type      text        NOT NULL,
     first_failed_at timestamptz,
     parked_at       timestamptz NOT NULL DEFAULT clock_timestamp(),
-    UNIQUE (consumer, topic, partition, record_offset)
+    -- In this order it serves no search by key: without statistics it would look as good as the index below, and
+    -- walk over every parked event of the topic.
+    UNIQUE (partition, record_offset, topic, consumer)
 );
 CREATE INDEX parked_event_queue ON parked_event (consumer, topic, key, id);

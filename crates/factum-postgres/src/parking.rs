@@ -160,7 +160,8 @@ pub struct ParkedCounts {
 impl Session {
     /// Queues events whose key is parked, in the given order; those that wait already are left as they are, and
     /// those that were handled before don't wait. All of one topic; for the batch's
-    /// [`Parked`](crate::DedupVerdict::Parked) events, in its transaction.
+    /// [`Parked`](crate::DedupVerdict::Parked) events, in its transaction. Without a limit of one key's events, because
+    /// it can't be reached, nothing is counted.
     ///
     /// # Errors
     /// The statement failed, or no transaction is open.
@@ -169,7 +170,7 @@ impl Session {
         consumer: &str,
         topic: &str,
         records: &[ParkedRecord<'_>],
-        limit_per_key: u32,
+        limit_per_key: Option<u32>,
     ) -> Result<ParkedBehind, DatabaseError> {
         const WHAT: &str = "park events";
         self.needs_open(WHAT)?;
@@ -179,7 +180,7 @@ impl Session {
                 let query = sqlx::query(PARK_BEHIND).bind(consumer).bind(topic);
                 let row = columns
                     .bind(query)
-                    .bind(i64::from(limit_per_key))
+                    .bind(limit_per_key.map(i64::from))
                     .fetch_one(conn)
                     .await?;
                 Ok((
@@ -646,7 +647,7 @@ impl<'a> Columns<'a> {
 
 type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArguments>;
 
-/// `$3` to `$13` are [`Columns`]; `$14` is the limit of one key.
+/// `$3` to `$13` are [`Columns`]; `$14` is the limit of one key, if it is to be looked at.
 const PARK_BEHIND: &str = "\
     WITH given AS MATERIALIZED ( \
         SELECT g.*, \
@@ -668,13 +669,15 @@ const PARK_BEHIND: &str = "\
     ) \
     SELECT ARRAY(SELECT place FROM given WHERE processed), \
            (SELECT count(*) FROM added), \
-           EXISTS (SELECT FROM (SELECT key, count(*) AS events FROM added GROUP BY key) new \
-                    WHERE new.events + ( \
-                        SELECT count(*) FROM ( \
-                            SELECT FROM parked_event e \
-                             WHERE e.consumer = $1 AND e.topic = $2 AND e.key = new.key LIMIT $14 \
-                        ) few \
-                    ) > $14)";
+           CASE WHEN $14 IS NULL THEN false ELSE \
+             EXISTS (SELECT FROM (SELECT key, count(*) AS events FROM added GROUP BY key) new \
+                      WHERE new.events + ( \
+                          SELECT count(*) FROM ( \
+                              SELECT FROM parked_event e \
+                               WHERE e.consumer = $1 AND e.topic = $2 AND e.key = new.key LIMIT $14 \
+                          ) few \
+                      ) > $14) \
+           END";
 
 /// Whether the events `$5` are still the first `$6` of a key that is due after `$4` attempts.
 const CLAIM: &str = "\

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use factum_event::{
@@ -63,15 +63,27 @@ pub(crate) struct HandlingContext {
 /// How many of the consumer's events are parked, about: what its retrier counted last, and what this process has
 /// parked since.
 #[derive(Debug, Default)]
-pub(crate) struct ParkedCount(AtomicU64);
+pub(crate) struct ParkedCount {
+    events: AtomicU64,
+    /// Whether the retrier has counted yet.
+    counted: AtomicBool,
+}
 
 impl ParkedCount {
     pub(crate) fn set(&self, events: u64) {
-        self.0.store(events, Ordering::Relaxed);
+        self.events.store(events, Ordering::Relaxed);
+        self.counted.store(true, Ordering::Release);
     }
 
     fn leaves_room(&self, limit: u32) -> bool {
-        self.0.load(Ordering::Relaxed) < u64::from(limit)
+        self.events.load(Ordering::Relaxed) < u64::from(limit)
+    }
+
+    /// Whether a single key may come to have more than `limit` events with these. Not while all keys have fewer:
+    /// counting one key's events in each batch would cost the other keys their speed.
+    fn nears(&self, limit: u32, more: usize) -> bool {
+        !self.counted.load(Ordering::Acquire)
+            || self.events.load(Ordering::Relaxed) + more as u64 > u64::from(limit)
     }
 }
 
@@ -461,6 +473,7 @@ impl Worker {
                 .collect();
             let topic = &records[0].topic;
             let limit = context.retry.limit_per_key();
+            let limit = context.parked.nears(limit, rows.len()).then_some(limit);
             factum_fault::at(Point::ParkBefore);
             let behind = session
                 .park_behind(&context.consumer, topic, &rows, limit)
@@ -918,7 +931,7 @@ impl HandlingContext {
     pub(crate) fn note_parked(&self, events: usize) {
         if events > 0 {
             add(&self.stats.parked, events);
-            add(&self.parked.0, events);
+            add(&self.parked.events, events);
             metrics::counter!(metric::PARKED_TOTAL, "consumer" => self.consumer.clone())
                 .increment(events as u64);
         }

@@ -87,7 +87,7 @@ async fn bytes_headers_and_order_are_kept() {
     let dedup = dedup.unwrap();
     assert_eq!(dedup.verdicts, [Parked, Parked, Parked]);
     let behind = session
-        .park_behind(CONSUMER, TOPIC, &rows, 10)
+        .park_behind(CONSUMER, TOPIC, &rows, Some(10))
         .await
         .unwrap();
     assert_eq!((behind.added, behind.full), (3, false));
@@ -137,7 +137,7 @@ async fn one_statement_tells_fresh_duplicate_parked_and_out_of_window() {
         record(3, b"p", handled, &none),
     ];
     let behind = session
-        .park_behind(CONSUMER, TOPIC, &rows, 10)
+        .park_behind(CONSUMER, TOPIC, &rows, Some(10))
         .await
         .unwrap();
     assert_eq!(behind.processed, [false, true]);
@@ -175,7 +175,7 @@ async fn the_limit_of_a_key_counts_what_waits_already() {
             .map(|offset| record(offset, b"p", new_event_id(), &none))
             .collect();
         let behind = session
-            .park_behind(CONSUMER, TOPIC, &rows, 3)
+            .park_behind(CONSUMER, TOPIC, &rows, Some(3))
             .await
             .unwrap();
         assert_eq!(behind.full, full);
@@ -249,7 +249,10 @@ async fn a_lane_does_not_wait_for_a_retriers_handler() {
     let dedup = lane.dedup_unless_parked(CONSUMER, TOPIC, &events).await;
     let dedup = dedup.unwrap();
     let rows = [record(1, b"p", first, &none), record(2, b"p", next, &none)];
-    let behind = lane.park_behind(CONSUMER, TOPIC, &rows, 9).await.unwrap();
+    let behind = lane
+        .park_behind(CONSUMER, TOPIC, &rows, Some(9))
+        .await
+        .unwrap();
     assert_eq!(behind.added, 1);
     lane.commit(dedup.xid).await.unwrap();
     retrier.rollback().await.unwrap();
@@ -324,7 +327,7 @@ async fn parking_needs_an_open_transaction() {
         .unwrap_err();
     assert_eq!(err.kind(), ErrorKind::Other);
     session
-        .park_behind(CONSUMER, TOPIC, &[row], 1)
+        .park_behind(CONSUMER, TOPIC, &[row], Some(1))
         .await
         .unwrap_err();
     session

@@ -127,7 +127,7 @@ impl Lane {
                     DedupVerdict::Fresh => handle(session, &self.key, event.1).await,
                     DedupVerdict::Parked => {
                         let rows = [record(event, &self.key)];
-                        let behind = session.park_behind(CONSUMER, TOPIC, &rows, 10).await;
+                        let behind = session.park_behind(CONSUMER, TOPIC, &rows, Some(10)).await;
                         let behind = behind.unwrap();
                         assert_eq!((behind.added, behind.full), (1, false));
                     }
