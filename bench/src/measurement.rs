@@ -207,19 +207,13 @@ impl Measurement {
     }
 
     /// Handlers that wait, beside what as many of them could do at best.
-    fn keyed(
-        &self,
-        stage: &Stage,
-        rounds: u32,
-        events: usize,
-        display: &Display,
-    ) -> Result<Entry> {
+    fn keyed(&self, stage: &Stage, rounds: u32, events: usize, display: &Display) -> Result<Entry> {
         display.now(&format!("{}: filling the topic", self.name));
         let topic = OrderConfirmed::TOPIC;
-        let made = broker::create_topic_of(&stage.brokers(), topic, KEYED_PARTITIONS);
-        stage.block_on(made)?;
+        let brokers = stage.brokers();
+        stage.block_on(broker::create_topic_of(&brokers, topic, KEYED_PARTITIONS))?;
         let (expected, records) = with_duplicates(events)?;
-        broker::fill(&stage.brokers(), topic, &records)?;
+        broker::fill(&brokers, topic, &records)?;
         let total = records.len() as u64;
         let mut ours = Vec::new();
         for round in 1..=rounds {
