@@ -47,8 +47,13 @@ fn client(brokers: &str) -> ClientConfig {
 
 /// Makes a topic of [`LANES`] partitions.
 pub(crate) async fn create_topic(brokers: &str, name: &str) -> Result<()> {
+    create_topic_of(brokers, name, LANES).await
+}
+
+/// Makes a topic of so many partitions.
+pub(crate) async fn create_topic_of(brokers: &str, name: &str, partitions: i32) -> Result<()> {
     let admin: AdminClient<DefaultClientContext> = client(brokers).create()?;
-    let topic = NewTopic::new(name, LANES, TopicReplication::Fixed(1));
+    let topic = NewTopic::new(name, partitions, TopicReplication::Fixed(1));
     let options = AdminOptions::new().operation_timeout(Some(LIMIT));
     for made in admin.create_topics([&topic], &options).await? {
         made.map_err(|(name, code)| anyhow!("creating the topic {name}: {code}"))?;

@@ -41,6 +41,8 @@ pub(crate) enum Work {
     /// One call and one statement for each event, while some keys are parked. The raw side is the same service, and
     /// nothing fails.
     Parked,
+    /// A handler that waits, several at once; there is no raw side.
+    Keyed,
 }
 
 /// Who does it.
@@ -95,6 +97,7 @@ impl Contend {
                 (Work::Relay, Side::Raw) => raw_relay::relay(self).await,
                 (Work::Service, _) => product::serve(self).await,
                 (Work::Parked, _) => product::consume_beside_parked(self).await,
+                (Work::Keyed, _) => product::consume_keyed(self).await,
             }
         })?;
         writeln!(std::io::stdout(), "{}", serde_json::to_string(&measured)?)

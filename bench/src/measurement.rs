@@ -22,6 +22,7 @@ use crate::exactness::{Deviation, first_out_of_order};
 use crate::meter::Measured;
 use crate::order::{OrderConfirmed, OrderPlaced, RawOrder};
 use crate::parking::Load;
+use crate::product;
 use crate::report::{Entry, rounded, thousands};
 use crate::stage::Stage;
 use crate::statistic::{median, percentile};
@@ -37,6 +38,8 @@ const WARM_UP: usize = 200;
 const PUBLISHERS: usize = 8;
 /// Events per second that are published.
 const RATE: u64 = 1_000;
+/// Of the topic whose events several handlers have at once.
+const KEYED_PARTITIONS: i32 = 3;
 /// How long the last effect may take after the last publish.
 const LAST_EFFECT_LIMIT: Duration = Duration::from_secs(30);
 
@@ -51,7 +54,7 @@ pub(crate) struct Measurement {
 }
 
 /// What is measured, in this order. A round takes some seconds.
-pub(crate) const MEASUREMENTS: [Measurement; 5] = [
+pub(crate) const MEASUREMENTS: [Measurement; 6] = [
     Measurement {
         name: "per-event",
         work: Work::PerEvent,
@@ -87,13 +90,20 @@ pub(crate) const MEASUREMENTS: [Measurement; 5] = [
         goal: None,
         p99_goal_ms: Some(50.0),
     },
+    Measurement {
+        name: "keyed",
+        work: Work::Keyed,
+        events: 12_800,
+        goal: Some(0.85),
+        p99_goal_ms: None,
+    },
 ];
 
 impl Measurement {
     /// How many runs of contenders it takes.
     pub(crate) fn runs(&self, rounds: u32) -> u64 {
         match self.work {
-            Work::Service => u64::from(rounds),
+            Work::Service | Work::Keyed => u64::from(rounds),
             _ => u64::from(rounds) * 2 + 1,
         }
     }
@@ -112,6 +122,7 @@ impl Measurement {
             Work::Relay => self.relays(stage, rounds, events, display),
             Work::Service => self.service(stage, rounds, events, display),
             Work::Parked => self.beside_parked(stage, rounds, events, display),
+            Work::Keyed => self.keyed(stage, rounds, events, display),
         }
         .with_context(|| format!("measuring {}", self.name))
     }
@@ -193,6 +204,39 @@ impl Measurement {
             }
             Ok(measured)
         })
+    }
+
+    /// Handlers that wait, beside what as many of them could do at best.
+    fn keyed(&self, stage: &Stage, rounds: u32, events: usize, display: &Display) -> Result<Entry> {
+        display.now(&format!("{}: filling the topic", self.name));
+        let topic = OrderConfirmed::TOPIC;
+        let brokers = stage.brokers();
+        stage.block_on(broker::create_topic_of(&brokers, topic, KEYED_PARTITIONS))?;
+        let (expected, records) = with_duplicates(events)?;
+        broker::fill(&brokers, topic, &records)?;
+        let total = records.len() as u64;
+        let mut ours = Vec::new();
+        for round in 1..=rounds {
+            let what = format!("{}, round {round} of {rounds}", self.name);
+            display.now(&what);
+            let consumer = format!("bench-{}-{round}", self.name);
+            let database = stage.database()?;
+            stage.settle(&database)?;
+            let side = Side::Factum;
+            let contender =
+                Contender::start(stage, &database, self.work, side, total, &consumer, 0)?;
+            let mut measured = contender.end().with_context(|| what.clone())?;
+            stage.check_effects(&database, &consumer, &expected)?;
+            // A duplicate reaches no handler.
+            measured.events = measured.events.min(events as u64);
+            display.ended(format_args!("{what}: {}", told(&measured)));
+            ours.push(measured);
+        }
+        let mut entry = self.entry(events, &ours, &[])?;
+        let ideal = f64::from(product::WORKERS) / product::SLOW.as_secs_f64();
+        entry.beside = Some(ideal);
+        entry.ratio = Some(rounded(entry.events_per_second / ideal, 3));
+        Ok(entry)
     }
 
     fn relays(

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use factum::{
@@ -58,6 +59,25 @@ impl Handler<OrderPlaced> for Orders {
             occurred_at: event.occurred_at(),
         };
         effect.write(tx.conn()).await?;
+        Ok(())
+    }
+}
+
+/// How long a slow handler waits, and how many of them run at once.
+pub(crate) const SLOW: Duration = Duration::from_millis(50);
+pub(crate) const WORKERS: u32 = 32;
+
+/// Waits for something else than the database.
+struct Slow;
+
+impl Handler<OrderConfirmed> for Slow {
+    async fn handle(
+        &self,
+        event: &Envelope<OrderConfirmed>,
+        tx: &mut Tx<'_>,
+    ) -> Result<(), HandlerError> {
+        tokio::time::sleep(SLOW).await;
+        of(event).write(tx.conn()).await?;
         Ok(())
     }
 }
@@ -119,6 +139,19 @@ pub(crate) async fn consume(contend: &Contend) -> Result<Measured> {
         Work::Batch => consumer.batch_handler::<OrderConfirmed>(Orders),
         _ => consumer.handler::<OrderConfirmed>(Orders),
     };
+    run_consumer(contend, consumer).await
+}
+
+/// A consumer whose handlers wait, several at once.
+pub(crate) async fn consume_keyed(contend: &Contend) -> Result<Measured> {
+    drop(orders());
+    let consumer = Consumer::named(&contend.consumer)
+        .handler::<OrderConfirmed>(Slow)
+        .concurrency(WORKERS);
+    run_consumer(contend, consumer).await
+}
+
+async fn run_consumer(contend: &Contend, consumer: Consumer) -> Result<Measured> {
     let stats = consumer.stats();
     let mut measured = None;
     Service::builder(config(contend)?)

@@ -55,11 +55,12 @@ const SOAK: Size = Size {
 struct Process(Child);
 
 impl Process {
-    fn start(scene: &Scene, trouble: &Trouble) -> Process {
+    fn start(scene: &Scene, trouble: &Trouble, concurrency: u32) -> Process {
         let mut command = Command::new(env!("CARGO_BIN_EXE_failing-service"));
         trouble.describe(&mut command);
         let child = command
             .env("PROOF_CONSUMER", CONSUMER)
+            .env("PROOF_CONCURRENCY", concurrency.to_string())
             .env("DATABASE_URL", scene.database.url())
             .env("KAFKA_BROKERS", scene.broker.bootstrap())
             .env("KAFKA_SECURITY_PROTOCOL", "PLAINTEXT")
@@ -94,6 +95,15 @@ impl Drop for Process {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn failures_keep_the_order_of_their_key() {
+    prove(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failures_keep_the_order_of_their_key_with_sixteen_handlers_at_once() {
+    prove(16).await;
+}
+
+async fn prove(concurrency: u32) {
     let is_soak = std::env::var_os("FACTUM_TEST_SOAK").is_some_and(|value| value == "1");
     let size = if is_soak { SOAK } else { SHORT };
     let scene = Scene::new::<proof::Posted>(On::Embedded, PARTITIONS).await;
@@ -107,6 +117,7 @@ async fn failures_keep_the_order_of_their_key() {
         scene,
         size,
         trouble,
+        concurrency,
     };
     proof.run().await;
 }
@@ -115,14 +126,18 @@ struct Proof {
     scene: Scene,
     size: Size,
     trouble: Trouble,
+    /// Handlers of a process that run at once.
+    concurrency: u32,
     conn: PgConnection,
 }
 
 impl Proof {
+    fn start(&self) -> Process {
+        Process::start(&self.scene, &self.trouble, self.concurrency)
+    }
+
     async fn run(mut self) {
-        let mut processes: Vec<Process> = (0..PROCESSES)
-            .map(|_| Process::start(&self.scene, &self.trouble))
-            .collect();
+        let mut processes: Vec<Process> = (0..PROCESSES).map(|_| self.start()).collect();
         let (mut kills, mut most_parked) = (0, 0);
         let portions = self.size.events_of_account / self.size.portion;
         for portion in 0..portions {
@@ -134,7 +149,7 @@ impl Proof {
                 self.reach(before / 2 + fastrand::u64(..events / 4)).await;
                 let victim = fastrand::usize(..processes.len());
                 processes[victim].kill();
-                processes[victim] = Process::start(&self.scene, &self.trouble);
+                processes[victim] = self.start();
                 kills += 1;
             }
             self.reach((before + events) / 2).await;

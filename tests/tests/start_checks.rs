@@ -285,6 +285,56 @@ async fn a_pool_too_small_is_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn more_lanes_than_connections_are_no_reason_to_refuse() {
+    let scene = Scene::new::<there::Posted>(On::Embedded, 30).await;
+    let config = scene.config(&[("FACTUM_DATABASE_MAX_CONNECTIONS", "7")]);
+    let keyed = reader("test-keyed").concurrency(32);
+    let service = Service::builder(config)
+        .consumer(reader(NAME))
+        .consumer(keyed);
+    let running = Running::start(service);
+    scene.produce(0, &[there::Posted::entry("a", 1, "")]).await;
+    eventually(LIMIT, "both consumers' effects", async || {
+        scene.count("SELECT count(*) FROM effect").await == 2
+    })
+    .await;
+    running.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn concurrency_has_its_limits_and_wants_handlers_of_single_events() {
+    let scene = Scene::new::<there::Posted>(On::Embedded, 3).await;
+    for (concurrency, what) in [(0, "concurrency is 0"), (257, "concurrency is 257")] {
+        let consumer = reader(NAME).concurrency(concurrency);
+        let problems = refused(Service::builder(scene.config(&[])).consumer(consumer)).await;
+        let place = "consumer `test-start`";
+        assert_reads(only(&problems), "CONS-5", what, place, "with 1 to 256");
+    }
+    let in_slices = Consumer::named(NAME)
+        .batch_handler::<there::Posted>(Recorder::of(NAME))
+        .concurrency(2);
+    let problems = refused(Service::builder(scene.config(&[])).consumer(in_slices)).await;
+    assert_reads(
+        only(&problems),
+        "CONS-5",
+        "2 events at once, each in a transaction of its own, and its handler of `account.posted.v1` takes slices",
+        "consumer `test-start`",
+        "write `.handler` in place of `.batch_handler`",
+    );
+    // Its workers count in place of its partitions: 32, four retries, a replay, and five beside.
+    let config = scene.config(&[("FACTUM_DATABASE_MAX_CONNECTIONS", "6")]);
+    let consumer = reader(NAME).concurrency(32);
+    let problems = refused(Service::builder(config).consumer(consumer)).await;
+    assert_reads(
+        only(&problems),
+        "CFG-1",
+        "6 connections are too few: with 1 consumer the service needs at least 7",
+        "FACTUM_DATABASE_MAX_CONNECTIONS",
+        "write 42, or unset it",
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_database_that_is_away_is_named() {
     let scene = Scene::new::<there::Posted>(On::Embedded, 1).await;
     let address = nobody();

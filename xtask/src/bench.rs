@@ -27,6 +27,7 @@ Measurements (--only):
   beside-parked       events of keys that don't fail, while 5 % of the keys are parked, beside the same service where
                       none is
   publish-to-effect   the time from a publish to its effect, at 1,000 events a second
+  keyed               a handler that waits 50 ms, 32 at once on 3 partitions, beside the 640 events a second of the ideal
 
 Ends with a JSON array on one line with --json, one object each: name, events_per_second, beside (the raw
 loop), ratio, cpu_us, rss_mib, and more; per event, medians of the rounds.
@@ -36,7 +37,7 @@ Exit codes: 0 measured and exact, 1 inexact or failed (with --check also: below 
 Example: cargo xtask bench --only batch --rounds 3 --json")]
 pub(crate) struct Bench {
     /// Only this measurement
-    #[arg(long, value_name = "NAME", value_parser = ["per-event", "batch", "relay", "beside-parked", "publish-to-effect"])]
+    #[arg(long, value_name = "NAME", value_parser = ["per-event", "batch", "relay", "beside-parked", "publish-to-effect", "keyed"])]
     only: Option<String>,
     /// Rounds of each [default: 5]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]

@@ -5,14 +5,19 @@
 //! dropped [`Held`] (a cancelled future, a panic, an early return) closes the socket. That is the
 //! whole cure for sqlx issue 4393 (public case 63), where a cancelled `begin()` put a connection
 //! with an open transaction back into the pool.
+//!
+//! **Who may wait for what.** Those that work through records take a [`Turn`] before they open a session, in the
+//! order of asking; there are fewer turns than connections. A statement of anybody else (relay, maintenance,
+//! heartbeat) needs no turn, so it never waits behind handlers. A session may wait for such a connection while it
+//! holds its own; the other way round nobody does, so no circle of waits can close.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use secrecy::ExposeSecret;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, Connection, PgConnection};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::database::DatabaseSettings;
 use crate::error::{DatabaseError, ErrorKind};
@@ -32,12 +37,67 @@ pub(crate) struct Connections {
     answer_timeout: Duration,
     max_connections: u32,
     permits: Arc<Semaphore>,
-    idle: Mutex<Vec<Idle>>,
+    turns: Arc<Semaphore>,
+    /// How many wait for a turn.
+    waiting: watch::Sender<usize>,
+    idle: Mutex<IdleConnections>,
+}
+
+#[derive(Default)]
+struct IdleConnections {
+    /// Fit for single statements.
+    plain: Vec<Idle>,
+    /// Prepared by a session, for the next one: what a handler may have SET stays among handlers.
+    of_sessions: Vec<Idle>,
 }
 
 struct Idle {
     conn: PgConnection,
     since: Instant,
+}
+
+/// What a connection is borrowed for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    Statement,
+    Session,
+}
+
+impl IdleConnections {
+    fn of(&mut self, purpose: Purpose) -> &mut Vec<Idle> {
+        match purpose {
+            Purpose::Statement => &mut self.plain,
+            Purpose::Session => &mut self.of_sessions,
+        }
+    }
+
+    fn all(&self) -> usize {
+        self.plain.len() + self.of_sessions.len()
+    }
+}
+
+/// The right to open one [`Session`](crate::Session), from [`Database::turn`](crate::Database::turn). Dropping it, or
+/// what was opened with it, lets the next one in.
+#[derive(Debug)]
+#[must_use = "a turn that is dropped goes to the next"]
+pub struct Turn {
+    _permit: OwnedSemaphorePermit,
+}
+
+/// One that waits for a turn, for as long as it waits.
+struct Waiting<'a>(&'a watch::Sender<usize>);
+
+impl<'a> Waiting<'a> {
+    fn begin(waiting: &'a watch::Sender<usize>) -> Waiting<'a> {
+        waiting.send_modify(|waiting| *waiting += 1);
+        Waiting(waiting)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.send_modify(|waiting| *waiting -= 1);
+    }
 }
 
 impl Connections {
@@ -51,13 +111,18 @@ impl Connections {
                 "correct DATABASE_URL (percent-encode special characters in the password)",
             )
         })?;
-        if settings.max_connections == 0 {
-            return Err(DatabaseError::plain(
-                ErrorKind::Other,
-                "use the database settings",
-                "max_connections is 0",
-                "set it to at least 1",
-            ));
+        for (limit, what) in [
+            (settings.max_connections, "max_connections is 0"),
+            (settings.max_turns, "max_turns is 0"),
+        ] {
+            if limit == 0 {
+                return Err(DatabaseError::plain(
+                    ErrorKind::Other,
+                    "use the database settings",
+                    what,
+                    "set it to at least 1",
+                ));
+            }
         }
         Ok(Self {
             options: options
@@ -69,13 +134,38 @@ impl Connections {
             answer_timeout: statement_timeout(settings) + Duration::from_secs(5),
             max_connections: settings.max_connections,
             permits: Arc::new(Semaphore::new(settings.max_connections as usize)),
-            idle: Mutex::new(Vec::new()),
+            turns: Arc::new(Semaphore::new(settings.max_turns as usize)),
+            waiting: watch::Sender::new(0),
+            idle: Mutex::default(),
         })
     }
 
+    /// Waits for a turn, in the order of asking.
+    pub(crate) async fn turn(&self) -> Turn {
+        // With others waiting there is none to take at once: nobody is overtaken.
+        let permit = if let Ok(permit) = Arc::clone(&self.turns).try_acquire_owned() {
+            permit
+        } else {
+            let _waiting = Waiting::begin(&self.waiting);
+            let turn = Arc::clone(&self.turns).acquire_owned().await;
+            turn.expect("the turns are never closed")
+        };
+        Turn { _permit: permit }
+    }
+
+    pub(crate) fn is_turn_wanted(&self) -> bool {
+        *self.waiting.borrow() > 0
+    }
+
+    pub(crate) async fn turn_wanted(&self) {
+        let mut waiting = self.waiting.subscribe();
+        let wanted = waiting.wait_for(|waiting| *waiting > 0).await;
+        wanted.expect("its sender is in `self`");
+    }
+
     /// Lends a connection, new or idle; waits for at most `acquire_timeout` in all.
-    pub(crate) async fn lend(self: &Arc<Self>) -> Result<Held, DatabaseError> {
-        tokio::time::timeout(self.acquire_timeout, self.lend_unbounded())
+    pub(crate) async fn lend(self: &Arc<Self>, purpose: Purpose) -> Result<Held, DatabaseError> {
+        tokio::time::timeout(self.acquire_timeout, self.lend_unbounded(purpose))
             .await
             .unwrap_or_else(|_| {
                 let busy = self.max_connections as usize - self.permits.available_permits();
@@ -96,7 +186,7 @@ impl Connections {
             })
     }
 
-    async fn lend_unbounded(self: &Arc<Self>) -> Result<Held, DatabaseError> {
+    async fn lend_unbounded(self: &Arc<Self>, purpose: Purpose) -> Result<Held, DatabaseError> {
         let permit = Arc::clone(&self.permits)
             .acquire_owned()
             .await
@@ -108,14 +198,20 @@ impl Connections {
                     "the service is stopping",
                 )
             })?;
-        while let Some(mut idle) = self.take_idle() {
+        while let Some(mut idle) = self.take_idle(purpose) {
             if idle.since.elapsed() < ASK_AFTER_IDLE || idle.conn.ping().await.is_ok() {
                 return Ok(Held {
                     conn: idle.conn,
+                    kept_for: purpose,
+                    turn: None,
                     permit,
                     home: Arc::clone(self),
                 });
             }
+        }
+        if let Some(surplus) = self.take_surplus() {
+            // Best effort: the server also notices a closed socket.
+            let _ = surplus.conn.close().await;
         }
         let conn = self
             .open()
@@ -124,6 +220,8 @@ impl Connections {
         check_version(&conn)?;
         Ok(Held {
             conn,
+            kept_for: Purpose::Statement,
+            turn: None,
             permit,
             home: Arc::clone(self),
         })
@@ -147,19 +245,32 @@ impl Connections {
         Ok(conn)
     }
 
-    fn take_idle(&self) -> Option<Idle> {
-        self.idle
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pop()
+    fn take_idle(&self, purpose: Purpose) -> Option<Idle> {
+        self.idle().of(purpose).pop()
+    }
+
+    /// An idle connection that must go before another is opened, or there would be more than the limit.
+    fn take_surplus(&self) -> Option<Idle> {
+        let mut idle = self.idle();
+        if idle.all() <= self.permits.available_permits() {
+            return None;
+        }
+        let plain = idle.plain.pop();
+        plain.or_else(|| idle.of_sessions.pop())
+    }
+
+    fn idle(&self) -> MutexGuard<'_, IdleConnections> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lends nothing from now on and closes what is idle.
     pub(crate) async fn close(&self) {
         self.permits.close();
-        while let Some(idle) = self.take_idle() {
-            // Best effort: the server also notices a closed socket.
-            let _ = idle.conn.close().await;
+        for purpose in [Purpose::Statement, Purpose::Session] {
+            while let Some(idle) = self.take_idle(purpose) {
+                // Best effort: the server also notices a closed socket.
+                let _ = idle.conn.close().await;
+            }
         }
     }
 
@@ -176,11 +287,25 @@ impl Connections {
 /// A lent connection: an open one that counts against the limit.
 pub(crate) struct Held {
     conn: PgConnection,
+    kept_for: Purpose,
+    /// Ends with the loan.
+    turn: Option<Turn>,
     permit: OwnedSemaphorePermit,
     home: Arc<Connections>,
 }
 
 impl Held {
+    /// Whether a session has prepared it already.
+    pub(crate) fn is_prepared(&self) -> bool {
+        self.kept_for == Purpose::Session
+    }
+
+    /// A session has prepared it: from now on it is for sessions alone.
+    pub(crate) fn keep_for_sessions(&mut self, turn: Option<Turn>) {
+        self.kept_for = Purpose::Session;
+        self.turn = turn;
+    }
+
     pub(crate) fn conn(&mut self) -> &mut PgConnection {
         &mut self.conn
     }
@@ -213,27 +338,34 @@ impl Held {
     /// Gives the connection to the next borrower. Call it only after a statement was answered
     /// in full, outside of any transaction.
     pub(crate) fn give_back(self) {
-        let Self { conn, permit, home } = self;
+        let Self {
+            conn,
+            kept_for,
+            turn,
+            permit,
+            home,
+        } = self;
         if !home.permits.is_closed() {
             let idle = Idle {
                 conn,
                 since: Instant::now(),
             };
-            home.idle
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .push(idle);
+            home.idle().of(kept_for).push(idle);
         }
-        // After the push: who gets the permit finds the connection.
+        // After the push: who gets the permit finds the connection. And the turn last, for the same reason.
         drop(permit);
+        drop(turn);
     }
 
     /// Says goodbye to the server, then closes.
     pub(crate) async fn close(self) {
-        let Self { conn, permit, .. } = self;
+        let Self {
+            conn, turn, permit, ..
+        } = self;
         // Best effort: the server also notices a closed socket.
         let _ = conn.close().await;
         drop(permit);
+        drop(turn);
     }
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 
-use crate::connection::{Connections, Held};
+use crate::connection::{Connections, Held, Purpose, Turn};
 use crate::error::DatabaseError;
 
 /// How to reach a database, and the limits on every connection to it.
@@ -15,9 +15,11 @@ use crate::error::DatabaseError;
 pub struct DatabaseSettings {
     /// `postgres://user:password@host:5432/database`; never shown by `Debug`.
     pub url: SecretString,
-    /// At most so many connections, at least 1. Each lane holds one while it runs; relay,
-    /// maintenance and checks share the rest.
+    /// At most so many connections, at least 1.
     pub max_connections: u32,
+    /// Of them so many at the most for sessions that wait for their [turn](Database::turn), at least 1: those of
+    /// lanes, workers, retries and replays. Relay, maintenance and checks have the rest for themselves.
+    pub max_turns: u32,
     /// How long to wait for a connection, the time to open it included.
     pub acquire_timeout: Duration,
     /// `lock_timeout` of every connection: how long to wait for another transaction's row.
@@ -31,12 +33,13 @@ pub struct DatabaseSettings {
 }
 
 impl DatabaseSettings {
-    /// Ten connections, 5 s to get one, 10 s for a lock, 30 s for a handler.
+    /// Ten connections, all of which may be used in turn, 5 s to get one, 10 s for a lock, 30 s for a handler.
     #[must_use]
     pub fn new(url: SecretString) -> Self {
         Self {
             url,
             max_connections: 10,
+            max_turns: 10,
             acquire_timeout: Duration::from_secs(5),
             lock_timeout: Duration::from_secs(10),
             handler_timeout: Duration::from_secs(30),
@@ -102,8 +105,43 @@ impl Database {
         self.connections.close().await;
     }
 
+    /// Waits for the turn to open a session, in the order of asking and without limit. It holds nothing meanwhile, and
+    /// may be dropped at any moment.
+    ///
+    /// ```no_run
+    /// # async fn example(db: factum_postgres::Database) -> Result<(), factum_postgres::DatabaseError> {
+    /// use factum_postgres::Session;
+    ///
+    /// let turn = db.turn().await;
+    /// let session = Session::open_in(&db, turn).await?;
+    /// // One transaction after the other; whenever another waits, it is time to let it in.
+    /// if db.is_turn_wanted() {
+    ///     session.give_back();
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub async fn turn(&self) -> Turn {
+        self.connections.turn().await
+    }
+
+    /// Whether somebody waits for a turn.
+    #[must_use]
+    pub fn is_turn_wanted(&self) -> bool {
+        self.connections.is_turn_wanted()
+    }
+
+    /// Waits until somebody waits for a turn: for who holds a session and has nothing to do with it. May be dropped at
+    /// any moment.
+    pub async fn turn_wanted(&self) {
+        self.connections.turn_wanted().await;
+    }
+
     pub(crate) async fn hold(&self) -> Result<Held, DatabaseError> {
-        self.connections.lend().await
+        self.connections.lend(Purpose::Statement).await
+    }
+
+    pub(crate) async fn hold_for_session(&self) -> Result<Held, DatabaseError> {
+        self.connections.lend(Purpose::Session).await
     }
 }
 

@@ -42,6 +42,7 @@ mod schema;
 mod session;
 pub mod status;
 
+pub use connection::Turn;
 pub use database::{Database, DatabaseSettings};
 pub use dead_letter::DeadLetter;
 pub use dead_letter_group::{

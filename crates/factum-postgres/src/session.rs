@@ -6,7 +6,7 @@ use factum_event::EventId;
 use sqlx::{AssertSqlSafe, Connection, PgConnection, Row};
 use uuid::Uuid;
 
-use crate::connection::Held;
+use crate::connection::{Held, Turn};
 use crate::database::Database;
 use crate::dead_letter::{self, DeadLetter};
 use crate::error::{self, DatabaseError, ErrorKind};
@@ -187,22 +187,37 @@ enum Transaction {
 }
 
 impl Session {
-    /// Takes a connection for as long as the session lives.
+    /// Takes a connection for as long as the session lives, without waiting for a turn: for who isn't one of many.
     ///
     /// # Errors
     /// No connection within `acquire_timeout`.
     pub async fn open(db: &Database) -> Result<Self, DatabaseError> {
-        let mut held = db.hold().await?;
-        // sqlx counts depth: at 1 a handler's `begin()` is a savepoint. The count stays at 1 for
-        // the connection's life, while the server's transactions come and go; forgetting the
-        // guard object leaks nothing, it holds a reference alone.
-        let prepared = held
-            .answered(async |conn| {
-                std::mem::forget(conn.begin().await?);
-                sqlx::raw_sql("COMMIT").execute(conn).await
-            })
-            .await;
-        prepared.map_err(|err| DatabaseError::new("open a session", &err))?;
+        Self::open_with(db, None).await
+    }
+
+    /// The same in its turn, which ends with the session.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub async fn open_in(db: &Database, turn: Turn) -> Result<Self, DatabaseError> {
+        Self::open_with(db, Some(turn)).await
+    }
+
+    async fn open_with(db: &Database, turn: Option<Turn>) -> Result<Self, DatabaseError> {
+        let mut held = db.hold_for_session().await?;
+        if !held.is_prepared() {
+            // sqlx counts depth: at 1 a handler's `begin()` is a savepoint. The count stays at 1 for
+            // the connection's life, while the server's transactions come and go; forgetting the
+            // guard object leaks nothing, it holds a reference alone.
+            let prepared = held
+                .answered(async |conn| {
+                    std::mem::forget(conn.begin().await?);
+                    sqlx::raw_sql("COMMIT").execute(conn).await
+                })
+                .await;
+            prepared.map_err(|err| DatabaseError::new("open a session", &err))?;
+        }
+        held.keep_for_sessions(turn);
         Ok(Self {
             db: db.clone(),
             held: Some(held),
@@ -676,6 +691,16 @@ impl Session {
         }
         self.batch = None;
         self.simple("roll back", "ROLLBACK").await
+    }
+
+    /// Leaves the connection to the next session, as it is: what a handler has SET without LOCAL stays. Between two
+    /// transactions alone: with one open the connection is closed.
+    pub fn give_back(mut self) {
+        if let Some(held) = self.held.take()
+            && !self.open
+        {
+            held.give_back();
+        }
     }
 
     /// Says goodbye to the server; an open transaction is rolled back.

@@ -162,7 +162,7 @@ impl fmt::Display for Profile {
 /// | `KAFKA_SASL_USERNAME` | none | required with `SASL_…`; one per service (SEC-2) |
 /// | `KAFKA_SASL_PASSWORD` | none | required with `SASL_…` |
 /// | `KAFKA_SSL_CA_LOCATION` | the system's | a PEM file with the authorities that sign the brokers' certificates |
-/// | `FACTUM_DATABASE_MAX_CONNECTIONS` | what the lanes need | 2 to 1000. One lane (one partition of one consumer) holds one connection; the relay and the maintenance take up to 4 more |
+/// | `FACTUM_DATABASE_MAX_CONNECTIONS` | what the lanes need | 2 to 1000, and at least 7 for a service with consumers, 9 with calls too. With fewer than all want, lanes, workers and retries take turns, and the relay and the like keep 5 (7) for themselves |
 /// | `FACTUM_DATABASE_ACQUIRE_TIMEOUT_SECONDS` | `10` | 1 to 300: the wait for a connection |
 /// | `FACTUM_DATABASE_LOCK_TIMEOUT_SECONDS` | `5` | 1 to 300: the wait for a lock |
 /// | `FACTUM_SHUTDOWN_DEADLINE_SECONDS` | `25` | 1 to 3600: how long the service may drain after a signal |
@@ -396,6 +396,7 @@ impl Config {
             database: DatabaseSettings {
                 url,
                 max_connections: max_connections.unwrap_or(MAX_CONNECTIONS_DEFAULT),
+                max_turns: max_connections.unwrap_or(MAX_CONNECTIONS_DEFAULT),
                 acquire_timeout: seconds(acquire_timeout),
                 lock_timeout: seconds(lock_timeout),
                 handler_timeout: HANDLER_TIMEOUT_DEFAULT,

@@ -9,12 +9,13 @@ use std::time::Duration;
 use factum_event::{Event, EventType, Registry, RegistryError, Retry, TakenType};
 use factum_kafka::{GroupConsumer, GroupSettings, KafkaError, KafkaSettings, StartAt};
 use factum_postgres::{Database, InstanceId};
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::{AbortOnDropHandle, TaskTracker};
 
 use crate::answer::Calls;
 use crate::handler::{BatchHandler, ErasedHandler, Handler, PerBatch, PerEvent};
+use crate::keyed_lane::KeyedLane;
 use crate::lane::{Lane, LaneError, TombstonePolicy, UnknownPolicy};
 use crate::mirror;
 use crate::problem::Problem;
@@ -29,6 +30,9 @@ use crate::worker::{HandlingContext, ParkedCount};
 const DEFAULT_BATCH_LIMIT: usize = 500;
 const DEFAULT_HANDLER_TIMEOUT: Duration = Duration::from_secs(30);
 const DEFAULT_RETRY_WORKERS: u32 = 4;
+const MAX_CONCURRENCY: u32 = 256;
+/// Records in flight for each worker, so that one slow key doesn't soon leave the others without work.
+const IN_FLIGHT_FOR_EACH_WORKER: usize = 8;
 const COMMIT_INTERVAL: Duration = Duration::from_secs(1);
 /// Beyond the drain deadline: the commit of the last offsets and the good-bye to the group.
 const LEAVE_LIMIT: Duration = Duration::from_secs(10);
@@ -63,10 +67,13 @@ pub struct Consumer {
     handlers: HashMap<&'static str, Arc<dyn ErasedHandler>>,
     /// Event types that were given a second handler; the start check refuses them.
     doubled: Vec<&'static str>,
+    /// Event types whose handler takes slices.
+    in_slices: Vec<&'static str>,
     retry: Retry,
     handler_timeout: Duration,
     batch_limit: usize,
     retry_workers: u32,
+    concurrency: u32,
     tombstones: TombstonePolicy,
     unknown_types: UnknownPolicy,
     start_at: StartAt,
@@ -93,10 +100,12 @@ impl Consumer {
             registry: Registry::new(),
             handlers: HashMap::new(),
             doubled: Vec::new(),
+            in_slices: Vec::new(),
             retry: Retry::default(),
             handler_timeout: DEFAULT_HANDLER_TIMEOUT,
             batch_limit: DEFAULT_BATCH_LIMIT,
             retry_workers: DEFAULT_RETRY_WORKERS,
+            concurrency: 1,
             tombstones: TombstonePolicy::default(),
             unknown_types: UnknownPolicy::default(),
             start_at: StartAt::default(),
@@ -111,7 +120,10 @@ impl Consumer {
     }
 
     /// Handles events of type `E` in slices: for set-based SQL.
-    pub fn batch_handler<E: Event>(self, handler: impl BatchHandler<E>) -> Self {
+    ///
+    /// Not together with [`concurrency`](Self::concurrency): there each transaction holds one event.
+    pub fn batch_handler<E: Event>(mut self, handler: impl BatchHandler<E>) -> Self {
+        self.in_slices.push(E::EVENT_TYPE);
         self.with::<E>(Arc::new(PerBatch(handler, PhantomData)))
     }
 
@@ -145,6 +157,38 @@ impl Consumer {
     /// database while it has work.
     pub fn retry_workers(mut self, workers: u32) -> Self {
         self.retry_workers = workers;
+        self
+    }
+
+    /// Handlers of this consumer that run at once in one process, over all its partitions, 1 to 256; default 1 for each
+    /// partition. For slow handlers that wait for something: the work of one that computes belongs into more
+    /// partitions and processes (CONS-5), and one that blocks its thread holds up everything.
+    ///
+    /// With 2 or more each event has a transaction of its own, and events of different keys are handled in any order. The
+    /// events of one key (an event without a key goes by its aggregate's id) are still handled one after the other, also
+    /// through retries and rebalances. An offset moves only below the lowest unfinished record: after a crash, what was
+    /// finished above it comes again and is a duplicate. For each partition at most [`batch_limit`](Self::batch_limit)
+    /// records (or 8 per worker, if that is more) and about 8 MiB of values are in flight; behind a record that takes
+    /// longer than all of these the partition waits.
+    ///
+    /// Each running handler has a connection to the database, see `FACTUM_DATABASE_MAX_CONNECTIONS`. It can't be had
+    /// together with [`batch_handler`](Self::batch_handler): the start check says so.
+    ///
+    /// ```
+    /// # use factum_runtime::{Consumer, Handler, Tx};
+    /// # use factum_event::{Envelope, Event, HandlerError};
+    /// # struct Scoring;
+    /// # impl<E: Event> Handler<E> for Scoring {
+    /// #     async fn handle(&self, _: &Envelope<E>, _: &mut Tx<'_>) -> Result<(), HandlerError> { Ok(()) }
+    /// # }
+    /// # fn build<OrderConfirmed: Event>() -> Consumer {
+    /// Consumer::named("billing-order-scoring")
+    ///     .handler::<OrderConfirmed>(Scoring)
+    ///     .concurrency(32)
+    /// # }
+    /// ```
+    pub fn concurrency(mut self, handlers: u32) -> Self {
+        self.concurrency = handlers;
         self
     }
 
@@ -234,6 +278,14 @@ impl Consumer {
         self.handler_timeout
     }
 
+    /// Sessions that it uses at once for so many partitions.
+    pub(crate) fn sessions(&self, partitions: u32) -> u32 {
+        match self.concurrency {
+            0 | 1 => partitions,
+            workers => workers,
+        }
+    }
+
     /// Connections of its retrier.
     pub(crate) fn retry_connections(&self) -> u32 {
         self.retry_workers
@@ -288,6 +340,23 @@ impl Consumer {
                 "RTRY-1",
                 what,
                 "write `.retry_workers(n)` with 1 to 64",
+            ));
+        }
+        if !(1..=MAX_CONCURRENCY).contains(&self.concurrency) {
+            let what = format!("its concurrency is {}", self.concurrency);
+            let mend = format!("write `.concurrency(n)` with 1 to {MAX_CONCURRENCY}");
+            problems.push(problem("CONS-5", what, &mend));
+        }
+        if self.concurrency > 1 && !self.in_slices.is_empty() {
+            let what = format!(
+                "it handles {} events at once, each in a transaction of its own, and its handler of `{}` takes slices",
+                self.concurrency,
+                self.in_slices.join("`, `")
+            );
+            problems.push(problem(
+                "CONS-5",
+                what,
+                "write `.handler` in place of `.batch_handler`, or leave `.concurrency(…)` out",
             ));
         }
         if self.handler_timeout.is_zero() {
@@ -346,6 +415,11 @@ impl Consumer {
             stats: stats.clone(),
             db: context.db.clone(),
         };
+        let limit = self
+            .batch_limit
+            .max(self.concurrency as usize * IN_FLIGHT_FOR_EACH_WORKER);
+        let workers =
+            (self.concurrency > 1).then(|| Arc::new(Semaphore::new(self.concurrency as usize)));
         let lane_context = Arc::new(HandlingContext {
             consumer: self.name.clone(),
             registry: self.registry,
@@ -376,7 +450,14 @@ impl Consumer {
         let of_lanes = spawner.clone();
         let contexts = lane_context.clone();
         let consumer = GroupConsumer::start(&context.kafka, &group, move |feed| {
-            of_lanes.spawn(Lane::new(contexts.clone(), feed).run());
+            let context = contexts.clone();
+            match &workers {
+                None => of_lanes.spawn(Lane::new(context, feed).run()),
+                Some(workers) => {
+                    let workers = workers.clone();
+                    of_lanes.spawn(KeyedLane::new(context, feed, workers, limit).run());
+                }
+            }
         })?;
         let drain = CancellationToken::new();
         let abort = CancellationToken::new();

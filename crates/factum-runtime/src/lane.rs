@@ -1,6 +1,6 @@
 //! One partition's records: decoded, deduplicated, handled, committed, in order.
 //!
-//! A lane owns one database session. For each batch it runs one transaction
+//! A lane has one database session, which it lends to others when there are too few. For each batch it runs one transaction
 //! (see [`worker`](crate::worker)), and only then moves the offset (CONS-2). What fails is
 //! narrowed down to the event that fails; everything else of the batch commits.
 
@@ -19,16 +19,17 @@ use crate::retry_topic::Failed;
 use crate::stats::add;
 use crate::work_list::{Part, WorkList};
 use crate::worker::{
-    AttemptError, Attempted, Entry, Halt, HandlingContext, Letter, Streamed, Waiting, Worker,
+    AttemptError, Attempted, Entry, Halt, HandlingContext, Letter, PartitionWaits, Streamed,
+    Waiting, Worker,
 };
 
 /// Values of one batch in memory, about.
-const BATCH_BYTES: usize = 8 * 1024 * 1024;
+pub(crate) const BATCH_BYTES: usize = 8 * 1024 * 1024;
 
 /// Before a longer wait the lane gives its connection to the database back.
 const SESSION_KEPT: time::Duration = time::Duration::seconds(1);
 /// How long a wait goes on before the clock is asked again: it may have been set.
-const CLOCK_TRUSTED: Duration = Duration::from_secs(30);
+pub(crate) const CLOCK_TRUSTED: Duration = Duration::from_secs(30);
 /// Why an event that may succeed later is a dead letter all the same.
 const NO_ROOM: &str = "with the headers of a retry the record is too large for a retry topic";
 
@@ -111,7 +112,16 @@ impl Lane {
         let _counted = self.worker.context.stats.count_lane();
         let result = loop {
             factum_fault::at(Point::PollBefore);
-            let Some(records) = self.feed.next_batch(limit, BATCH_BYTES).await else {
+            let records = tokio::select! {
+                biased;
+                records = self.feed.next_batch(limit, BATCH_BYTES) => records,
+                // It holds a session that others wait for, and has nothing to do with it.
+                () = self.worker.context.db.turn_wanted(), if !self.worker.is_resting() => {
+                    self.worker.give_back();
+                    continue;
+                }
+            };
+            let Some(records) = records else {
                 break Ok(());
             };
             factum_fault::at(Point::PollAfter);
@@ -131,7 +141,7 @@ impl Lane {
     async fn take(&mut self, mut records: &[Record]) -> Result<(), Halt> {
         let context = self.worker.context.clone();
         let Some(topic) = context.retry_topics.find(self.feed.topic()) else {
-            return self.process(records).await;
+            return self.handle(records).await;
         };
         let received = OffsetDateTime::now_utc();
         while let Some(first) = records.first() {
@@ -151,36 +161,52 @@ impl Lane {
                 .take_while(|record| topic.due(record, received) <= now)
                 .count();
             let (ready, later) = records.split_at(due);
-            self.process(ready).await?;
+            self.handle(ready).await?;
             records = later;
         }
         Ok(())
     }
 
-    /// Handles `records` in order: whole if it goes well, in ever smaller parts where it doesn't.
-    async fn process(&mut self, records: &[Record]) -> Result<(), Halt> {
+    /// Handles `records` in order, and moves the offset behind what is done.
+    async fn handle(&mut self, records: &[Record]) -> Result<(), Halt> {
+        let feed = &self.feed;
+        let done = |done: usize| move_offset(feed, records[done - 1].offset + 1);
+        self.worker.handle(records, done).await
+    }
+}
+
+/// Every record below `next` is done.
+pub(crate) fn move_offset(feed: &LaneFeed, next: i64) {
+    factum_fault::at(Point::OffsetStoreBefore);
+    feed.handled_below(next);
+    factum_fault::at(Point::OffsetStoreAfter);
+}
+
+impl Worker {
+    /// Handles `records` in order: whole if it goes well, in ever smaller parts where it doesn't. `done` is told how
+    /// many of them have their outcome, each time that there are more.
+    pub(crate) async fn handle(
+        &mut self,
+        records: &[Record],
+        done: impl Fn(usize) + Send,
+    ) -> Result<(), Halt> {
         let mut work = WorkList::new(records.len());
         while let Some(part) = work.next() {
-            let done = match part {
+            match part {
                 Part::Failed(index, failure) => {
                     self.settle(&records[index], failure).await?;
-                    index + 1
+                    done(index + 1);
                 }
                 Part::Attempt(part) => {
                     let records = &records[part.clone()];
-                    match self
-                        .worker
-                        .attempt_through_outages(records, &mut Streamed)
-                        .await
-                    {
-                        Ok(done) => {
-                            self.count_retried(done);
-                            part.end
+                    match self.attempt_through_outages(records, &mut Streamed).await {
+                        Ok(attempted) => {
+                            self.count_retried(&records[0], attempted);
+                            done(part.end);
                         }
                         Err(AttemptError::Records { range, failure }) => {
                             let failed = part.start + range.start..part.start + range.end;
                             work.split(&part, failed, failure);
-                            continue;
                         }
                         Err(AttemptError::Halt(halt)) => return Err(halt),
                         Err(
@@ -190,17 +216,14 @@ impl Lane {
                         ) => unreachable!("attempt_through_outages answers none of them"),
                     }
                 }
-            };
-            factum_fault::at(Point::OffsetStoreBefore);
-            self.feed.handled_below(records[done - 1].offset + 1);
-            factum_fault::at(Point::OffsetStoreAfter);
+            }
         }
         Ok(())
     }
 
     /// Takes one failing record to its outcome: parked, retried while its partition waits, or set aside.
     async fn settle(&mut self, record: &Record, mut failure: Failure) -> Result<(), Halt> {
-        let context = self.worker.context.clone();
+        let context = self.context.clone();
         let journey = context.retry_topics.journey(record);
         let first_failed_at = journey
             .as_ref()
@@ -211,11 +234,12 @@ impl Lane {
         }
         // A record that holds no event has no key to wait under: it fails by the database's conflicts alone.
         let waiting = context.waiting(record);
+        let mut partition_waits = None;
         let mut attempt = journey.map_or(1, |journey| journey.attempts.saturating_add(1));
         loop {
-            let outcome = decide(&failure, attempt, &self.worker.context.retry);
-            tracing::warn!(consumer = %self.worker.context.consumer, topic = self.feed.topic(),
-                partition = self.feed.partition(), offset = record.offset, attempt, %failure, ?outcome,
+            let outcome = decide(&failure, attempt, &self.context.retry);
+            tracing::warn!(consumer = %self.context.consumer, topic = %record.topic,
+                partition = record.partition, offset = record.offset, attempt, %failure, ?outcome,
                 "an event failed");
             let parking = match (outcome, &waiting) {
                 (Outcome::Park { up_to }, Some(waiting)) => Some((waiting, Some(up_to))),
@@ -229,19 +253,19 @@ impl Lane {
                     waiting,
                     parking: Parking {
                         attempts: attempt,
-                        max_attempts: self.worker.context.retry.max_attempts(),
+                        max_attempts: self.context.retry.max_attempts(),
                         // Full jitter: what failed together doesn't come back together.
                         wait: up_to.map(|up_to: Duration| up_to.mul_f64(fastrand::f64())),
                         error: &error,
                     },
                     first_failed_at,
-                    consumer: &self.worker.context.clone().consumer,
+                    consumer: &self.context.clone().consumer,
                     added: AtomicBool::new(false),
                 };
-                self.worker.wait_for_room().await?;
-                self.worker.write(&parked).await?;
+                self.wait_for_room().await?;
+                self.write(&parked).await?;
                 let added = usize::from(parked.added.load(Ordering::Relaxed));
-                self.worker.context.note_parked(added);
+                self.context.note_parked(added);
                 return Ok(());
             }
             // Without a key the partition waits instead.
@@ -257,14 +281,13 @@ impl Lane {
             };
             match outcome {
                 Outcome::Retry { after, counted } => {
+                    partition_waits.get_or_insert_with(|| PartitionWait::begin(self.waits()));
                     // Half of the delay is fixed, half is jitter: lanes that failed together
                     // don't come back together.
-                    self.worker
-                        .pause(after.mul_f64(0.5 + fastrand::f64() / 2.0))
+                    self.pause(after.mul_f64(0.5 + fastrand::f64() / 2.0))
                         .await?;
-                    add(&self.worker.context.stats.retries, 1);
+                    add(&self.context.stats.retries, 1);
                     match self
-                        .worker
                         .attempt_through_outages(std::slice::from_ref(record), &mut Streamed)
                         .await
                     {
@@ -297,7 +320,7 @@ impl Lane {
                         step,
                     );
                     if let Some(hop) = hop {
-                        self.worker.write(&hop).await?;
+                        self.write(&hop).await?;
                         add(&context.stats.sent_to_retry, 1);
                         self.count_retry("retry_topic", 1);
                         return Ok(());
@@ -330,33 +353,31 @@ impl Lane {
         let reason = letter.reason;
         letter.attempts = attempts;
         letter.first_failed_at = Some(first_failed_at);
-        let context = self.worker.context.clone();
-        self.worker
-            .write(&SetAside {
-                record,
-                letter,
-                context: &context,
-            })
-            .await?;
+        let context = self.context.clone();
+        self.write(&SetAside {
+            record,
+            letter,
+            context: &context,
+        })
+        .await?;
         add(&context.stats.dead_lettered, 1);
         context.count_letter(reason);
-        if self.is_of_a_retry_topic() {
+        if self.is_of_a_retry_topic(record) {
             self.count_retry("dead_letter", 1);
         }
         Ok(())
     }
 
-    fn is_of_a_retry_topic(&self) -> bool {
-        let topics = &self.worker.context.retry_topics;
-        topics.find(self.feed.topic()).is_some()
+    fn is_of_a_retry_topic(&self, record: &Record) -> bool {
+        self.context.retry_topics.find(&record.topic).is_some()
     }
 
     /// Counts what a transaction of a retry topic did.
-    fn count_retried(&self, done: Attempted) {
-        if !self.is_of_a_retry_topic() {
+    fn count_retried(&self, record: &Record, done: Attempted) {
+        if !self.is_of_a_retry_topic(record) {
             return;
         }
-        add(&self.worker.context.stats.retries, done.processed);
+        add(&self.context.stats.retries, done.processed);
         self.count_retry("handled", done.processed);
         self.count_retry("duplicate", done.duplicates);
         self.count_retry("dead_letter", done.dead_lettered);
@@ -364,10 +385,26 @@ impl Lane {
 
     fn count_retry(&self, outcome: &'static str, events: usize) {
         if events > 0 {
-            let consumer = self.worker.context.consumer.clone();
+            let consumer = self.context.consumer.clone();
             metrics::counter!(metric::RETRIES_TOTAL, "consumer" => consumer, "outcome" => outcome)
                 .increment(events as u64);
         }
+    }
+}
+
+/// A failed event that is to be tried again before anything new of its partition begins.
+struct PartitionWait(PartitionWaits);
+
+impl PartitionWait {
+    fn begin(waits: PartitionWaits) -> PartitionWait {
+        waits.fetch_add(1, Ordering::Relaxed);
+        PartitionWait(waits)
+    }
+}
+
+impl Drop for PartitionWait {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

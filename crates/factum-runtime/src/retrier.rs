@@ -23,7 +23,7 @@ use crate::metric;
 use crate::pace::Pace;
 use crate::stats::add;
 use crate::worker::{
-    AttemptError, Attempted, Entry, Halt, HandlingContext, Ledger, Letter, Worker,
+    AttemptError, Attempted, Entry, Halt, HandlingContext, Ledger, Letter, NotOpened, Worker,
 };
 
 /// How often a retrier with nothing to do looks for keys.
@@ -141,6 +141,10 @@ impl Retrier {
                     worker.rest().await;
                     continue;
                 }
+                () = self.context.db.turn_wanted(), if !worker.is_resting() => {
+                    worker.give_back();
+                    continue;
+                }
             };
             let Some(due) = due else {
                 break Ok(());
@@ -208,7 +212,8 @@ impl Retrier {
             factum_fault::at(Point::RetryClaimBefore);
             let read = match worker.session().await {
                 Ok(session) => session.parked_events(&context.consumer, due, batch).await,
-                Err(error) => Err(error),
+                Err(NotOpened::Database(error)) => Err(error),
+                Err(NotOpened::Halt(halt)) => return Err(halt),
             };
             let head = match read {
                 Ok(Some(head)) => head,

@@ -46,9 +46,10 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 /// **Failure.** If one part fails, the others stop as after a signal and `run` gives its error, so
 /// that the process ends with an exit code and its orchestrator starts it anew.
 ///
-/// **Connections.** A lane, which is one partition of one consumer, holds one connection to the
-/// database while it is assigned. Unless `FACTUM_DATABASE_MAX_CONNECTIONS` says otherwise, the
-/// pool may grow to as many as the service needs when it runs alone.
+/// **Connections.** A lane, which is one partition of one consumer, keeps one connection to the
+/// database. Unless `FACTUM_DATABASE_MAX_CONNECTIONS` says otherwise, the
+/// pool may grow to as many as the service needs when it runs alone. With fewer, lanes take turns, one transaction
+/// each, in the order of asking; relay and maintenance have connections of their own and don't wait behind handlers.
 ///
 /// ```no_run
 /// # use factum_runtime::{Config, Consumer, Handler, Service, Tx};

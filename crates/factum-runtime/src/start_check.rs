@@ -19,9 +19,11 @@ const TOPICS_TIMEOUT: Duration = Duration::from_secs(10);
 const CONSUMER_NAME_MAX_BYTES: usize = 128;
 /// librdkafka's own, where `KAFKA_CONSUMER_MAX_POLL_INTERVAL_MS` says nothing else.
 const MAX_POLL_INTERVAL_DEFAULT: Duration = Duration::from_secs(300);
-/// Connections beside the lanes' and the retriers': relay, its lease, maintenance, one for the start checks and then
+/// Connections that nobody's handlers take: relay, its lease, maintenance, one for the start checks and then
 /// for what the consumers say of themselves, and one for the look at what is parked.
 const CONNECTIONS_BESIDE_LANES: u32 = 5;
+/// Turns of a service with consumers at the least: while one handler is slow, there is another for a retry.
+const LEAST_TURNS: u32 = 2;
 /// What calls need beside: one to claim and record, one for the handlers of responses.
 const CONNECTIONS_OF_CALLS: u32 = 2;
 /// Copies of a topic that is created in production; one elsewhere.
@@ -46,7 +48,7 @@ impl ServiceBuilder {
         let endpoints = self.endpoints(&mut problems);
         let topics = self.check_topics(&mut problems).await;
         let lanes = self.lanes(&topics);
-        let settings = self.database_settings(lanes, &mut problems);
+        let settings = self.database_settings(&topics, &mut problems);
         let db = self.check_database(&settings, &mut problems).await;
         match db {
             Some(db) if problems.is_empty() => Ok(Ready {
@@ -406,35 +408,34 @@ impl ServiceBuilder {
 
     /// The lanes of this process when it runs alone.
     fn lanes(&self, topics: &BTreeMap<String, Option<u32>>) -> u32 {
-        let partitions = |topic: &str| topics.get(topic).copied().flatten().unwrap_or(0);
-        let lanes_of = |consumer: &Consumer| {
-            let retry_topics = consumer.retry_topics();
-            let read = consumer.topics().into_iter().chain(retry_topics.names());
-            read.map(partitions).fold(0, u32::saturating_add)
-        };
-        self.consumers
-            .iter()
-            .map(lanes_of)
-            .fold(0, u32::saturating_add)
+        let partitions = self.consumers.iter().map(|c| partitions(c, topics));
+        partitions.fold(0, u32::saturating_add)
     }
 
-    fn database_settings(&self, lanes: u32, problems: &mut Vec<Problem>) -> DatabaseSettings {
-        let consumers = u32::try_from(self.consumers.len()).unwrap_or(u32::MAX);
-        let retriers = self.consumers.iter().map(Consumer::retry_connections);
+    fn database_settings(
+        &self,
+        topics: &BTreeMap<String, Option<u32>>,
+        problems: &mut Vec<Problem>,
+    ) -> DatabaseSettings {
         let beside = CONNECTIONS_BESIDE_LANES
             + if self.calls.is_some() {
                 CONNECTIONS_OF_CALLS
             } else {
                 0
             };
-        // A lane and a retrier's worker for each consumer at least, whatever the brokers said.
-        let least = consumers.saturating_mul(2).saturating_add(beside);
-        let wanted = lanes
-            .max(consumers)
-            .saturating_add(retriers.fold(0, u32::saturating_add))
-            // For a replay, which waits if there is none.
-            .saturating_add(consumers)
-            .saturating_add(beside);
+        let turns = |consumer: &Consumer| {
+            // A lane at least, whatever the brokers said.
+            let of_lanes = consumer.sessions(partitions(consumer, topics).max(1));
+            // One for a replay.
+            let of_retries = consumer.retry_connections().saturating_add(1);
+            of_lanes.saturating_add(of_retries)
+        };
+        let turns = self.consumers.iter().map(turns);
+        let wanted = turns.fold(0, u32::saturating_add).saturating_add(beside);
+        let least = match self.consumers.as_slice() {
+            [] => beside,
+            [_, ..] => beside + LEAST_TURNS,
+        };
         let max_connections = self.config.max_connections.unwrap_or(wanted);
         if max_connections < least {
             problems.push(Problem::new(
@@ -453,9 +454,12 @@ impl ServiceBuilder {
             tracing::warn!(
                 max_connections,
                 wanted,
-                "with all partitions in this process some lanes or retries would wait for a connection"
+                turns = max_connections - beside,
+                wanted_turns = wanted - beside,
+                "with all partitions in this process lanes, workers and retries would take turns at the database;                  none is left out, but less is done at once"
             );
         }
+        let max_connections = max_connections.max(least);
         let handler_timeout = self
             .consumers
             .iter()
@@ -464,7 +468,8 @@ impl ServiceBuilder {
             .max()
             .unwrap_or(self.config.database.handler_timeout);
         DatabaseSettings {
-            max_connections: max_connections.max(least),
+            max_connections,
+            max_turns: (max_connections - beside).max(1),
             handler_timeout,
             ..self.config.database.clone()
         }
@@ -508,6 +513,14 @@ impl ServiceBuilder {
         }
         Some(db)
     }
+}
+
+/// The partitions that a consumer reads when it runs alone.
+fn partitions(consumer: &Consumer, topics: &BTreeMap<String, Option<u32>>) -> u32 {
+    let retry_topics = consumer.retry_topics();
+    let read = consumer.topics().into_iter().chain(retry_topics.names());
+    read.map(|topic| topics.get(topic).copied().flatten().unwrap_or(0))
+        .fold(0, u32::saturating_add)
 }
 
 /// The text of a schema problem is `rule: what; mend`.

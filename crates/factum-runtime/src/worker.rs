@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::future::Future;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use factum_event::{
@@ -92,6 +92,12 @@ pub(crate) enum Halt {
     /// Revoked or stopping: what isn't committed comes again elsewhere.
     Draining,
     Failed(LaneError),
+}
+
+/// Why there is no session.
+pub(crate) enum NotOpened {
+    Halt(Halt),
+    Database(DatabaseError),
 }
 
 /// How one transaction ended badly. Nothing of it is committed.
@@ -195,10 +201,16 @@ pub(crate) trait Entry: Sync {
     ) -> impl Future<Output = Result<(), DatabaseError>> + Send;
 }
 
+/// How many workers of one partition are waiting to try a failed event again. Meanwhile its lane begins nothing new.
+pub(crate) type PartitionWaits = Arc<AtomicUsize>;
+
 /// One session and what it is used for; see the module.
+///
+/// It opens the session in its [turn](Database::turn), and between two transactions it lets whoever waits have it.
 pub(crate) struct Worker {
     pub(crate) context: Arc<HandlingContext>,
     session: Option<Session>,
+    waits: PartitionWaits,
     /// Ends the work between two transactions.
     drain: CancellationToken,
     /// Gives the open transaction up.
@@ -214,9 +226,20 @@ impl Worker {
         Worker {
             context,
             session: None,
+            waits: PartitionWaits::default(),
             drain,
             abort,
         }
+    }
+
+    /// One of several of a partition.
+    pub(crate) fn with_waits(mut self, waits: PartitionWaits) -> Worker {
+        self.waits = waits;
+        self
+    }
+
+    pub(crate) fn waits(&self) -> PartitionWaits {
+        self.waits.clone()
     }
 
     /// Says goodbye to the database.
@@ -225,18 +248,48 @@ impl Worker {
     }
 
     /// Waits, unless the work is to end meanwhile.
-    pub(crate) async fn pause(&self, delay: Duration) -> Result<(), Halt> {
-        tokio::select! {
-            () = self.drain.cancelled() => Err(Halt::Draining),
-            () = tokio::time::sleep(delay) => Ok(()),
+    pub(crate) async fn pause(&mut self, delay: Duration) -> Result<(), Halt> {
+        let end = tokio::time::Instant::now() + delay;
+        loop {
+            tokio::select! {
+                biased;
+                () = self.drain.cancelled() => return Err(Halt::Draining),
+                () = tokio::time::sleep_until(end) => return Ok(()),
+                () = self.context.db.turn_wanted(), if !self.is_resting() => self.give_back(),
+            }
         }
+    }
+
+    /// Has a session when it returns. Whoever waits for a turn has it first, and this worker is next behind them.
+    async fn open(&mut self) -> Result<(), NotOpened> {
+        let db = &self.context.db;
+        if db.is_turn_wanted() && !self.drain.is_cancelled() {
+            self.give_back();
+        }
+        if self.session.is_some() {
+            return Ok(());
+        }
+        let db = &self.context.db;
+        let turn = tokio::select! {
+            biased;
+            turn = db.turn() => turn,
+            () = self.drain.cancelled() => return Err(NotOpened::Halt(Halt::Draining)),
+        };
+        let opened = Session::open_in(db, turn).await;
+        self.session = Some(opened.map_err(NotOpened::Database)?);
+        Ok(())
     }
 
     /// Writes an entry in a transaction of its own; an outage of the database is waited out.
     pub(crate) async fn write(&mut self, entry: &impl Entry) -> Result<(), Halt> {
         let mut delay = OUTAGE_FIRST_DELAY;
         loop {
-            match self.try_write(entry).await {
+            let written = match self.open().await {
+                Ok(()) => self.try_write(entry).await,
+                Err(NotOpened::Database(error)) => Err(error.to_string()),
+                Err(NotOpened::Halt(halt)) => return Err(halt),
+            };
+            match written {
                 Ok(()) => return Ok(()),
                 Err(reason) => self.wait_out(&reason, &mut delay).await?,
             }
@@ -244,9 +297,9 @@ impl Worker {
     }
 
     async fn try_write(&mut self, entry: &impl Entry) -> Result<(), String> {
-        let context = self.context.clone();
+        let session = self.session.as_mut();
         let result = async {
-            let session = open(&mut self.session, &context.db).await?;
+            let session = session.expect("it was opened just now");
             factum_fault::at(Point::BeginBefore);
             session.begin().await?;
             factum_fault::at(Point::BeginAfter);
@@ -321,7 +374,7 @@ impl Worker {
     }
 
     /// Waits until the consumer may park another event.
-    pub(crate) async fn wait_for_room(&self) -> Result<(), Halt> {
+    pub(crate) async fn wait_for_room(&mut self) -> Result<(), Halt> {
         let limit = self.context.retry.limit_in_all();
         while !self.context.parked.leaves_room(limit) {
             self.log_full();
@@ -338,12 +391,19 @@ impl Worker {
     }
 
     /// The session, opened if there is none: for look-ups between two transactions.
-    pub(crate) async fn session(&mut self) -> Result<&mut Session, DatabaseError> {
-        let context = self.context.clone();
-        open(&mut self.session, &context.db).await
+    pub(crate) async fn session(&mut self) -> Result<&mut Session, NotOpened> {
+        self.open().await?;
+        Ok(self.session.as_mut().expect("it was opened just now"))
     }
 
-    /// Gives the connection up until it is needed again.
+    /// Lets another have the connection, as it is.
+    pub(crate) fn give_back(&mut self) {
+        if let Some(session) = self.session.take() {
+            session.give_back();
+        }
+    }
+
+    /// Closes the connection until one is needed again.
     pub(crate) async fn rest(&mut self) {
         if let Some(session) = self.session.take() {
             session.close().await;
@@ -387,9 +447,15 @@ impl Worker {
             return Ok(Attempted::default());
         }
 
+        match self.open().await {
+            Ok(()) => {}
+            Err(NotOpened::Halt(halt)) => return Err(AttemptError::Halt(halt)),
+            Err(NotOpened::Database(error)) => return Err(AttemptError::Outage(error.to_string())),
+        }
         // BEGIN and dedup.
+        let session = self.session.as_mut();
         let begun = async {
-            let session = open(&mut self.session, &context.db).await?;
+            let session = session.expect("it was opened just now");
             factum_fault::at(Point::BeginBefore);
             session.begin().await?;
             factum_fault::at(Point::BeginAfter);
@@ -719,17 +785,6 @@ struct Place {
     event_types: String,
 }
 
-/// The lane's session, opened if there is none.
-async fn open<'s>(
-    slot: &'s mut Option<Session>,
-    db: &Database,
-) -> Result<&'s mut Session, DatabaseError> {
-    if slot.is_none() {
-        *slot = Some(Session::open(db).await?);
-    }
-    Ok(slot.as_mut().expect("it was filled just now"))
-}
-
 /// Gives each run of consecutive events of one type to its handler.
 ///
 /// On failure: the indices (into `items`) that were not handled, and why.
@@ -916,6 +971,17 @@ impl HandlingContext {
             event_type,
             headers: self.retry_topics.own_headers(record),
             origin: journey.and_then(|j| j.origin),
+        }
+    }
+
+    /// What keeps `record` in order: its key, or its event's aggregate's id. Nothing if it has neither.
+    pub(crate) fn order_key(&self, record: &Record) -> Option<Vec<u8>> {
+        if let Some(key) = &record.key {
+            return Some(key.clone());
+        }
+        match self.registry.decode(record.value.as_deref()) {
+            Decoded::Event(envelope) => Some(key_of(record, &envelope).to_vec()),
+            Decoded::Unknown { .. } | Decoded::Poison(_) | Decoded::Tombstone => None,
         }
     }
 

@@ -73,9 +73,11 @@ async fn main() -> factum::Result<()> {
         consumer: name.clone(),
         tries: Mutex::default(),
     };
+    let concurrency = std::env::var("PROOF_CONCURRENCY").expect("the test says how many at once");
     Service::builder(Config::from_env()?)
         .consumer(
             Consumer::named(name)
+                .concurrency(concurrency.parse().expect("a number"))
                 .batch_limit(50)
                 .retry(RETRY)
                 .handler::<proof::Posted>(accounts),

@@ -65,6 +65,7 @@ const WORKER: &str = "crates/factum-runtime/src/worker.rs";
 const RETRIER: &str = "crates/factum-runtime/src/retrier.rs";
 const PACE: &str = "crates/factum-runtime/src/pace.rs";
 const PARKING: &str = "crates/factum-postgres/src/parking.rs";
+const IN_FLIGHT: &str = "crates/factum-runtime/src/in_flight.rs";
 const WORK_LIST: &str = "crates/factum-runtime/src/work_list.rs";
 const LANES: &str = "crates/factum-kafka/src/lanes.rs";
 const OUTCOME: &str = "crates/factum-event/src/outcome.rs";
@@ -102,6 +103,7 @@ const CONTRACT_PROPERTIES: &str = "--test properties";
 const CONTRACT_COMMAND: &str = "--test contract";
 const POSTGRES: &str = "--test postgres";
 const CALLS: &str = "--test calls";
+const CONCURRENCY: &str = "--test concurrency";
 const CONSUMER: &str = "--test consumer";
 const REPLAY: &str = "--test replay";
 const JITTER: &str = "--test jitter";
@@ -350,6 +352,51 @@ pub(crate) const PATCHES: &[Patch] = &[
         catchers: &[Catcher::Test {
             target: POSTGRES,
             name: "case_16_one_relay_at_a_time_and_a_stale_one_does_nothing",
+        }],
+    },
+    Patch {
+        name: "offset-beyond-an-unfinished-record",
+        what: "with several handlers at once the offset moves behind any record that is finished",
+        file: IN_FLIGHT,
+        sound: "        let mut below = None;\n",
+        broken: "        let last = self.places.iter().rposition(|place| place.finished);\n        let mut below = last.map(|last| self.places[last].next_offset);\n",
+        catchers: &[
+            Catcher::Test {
+                target: UNIT,
+                name: "case_32_no_order_of_ends",
+            },
+            Catcher::Test {
+                target: CONCURRENCY,
+                name: "embedded::an_offset_stays_below_the_lowest_unfinished_event",
+            },
+        ],
+    },
+    Patch {
+        name: "two-workers-of-one-key",
+        what: "a key is ready again while a worker has it",
+        file: IN_FLIGHT,
+        sound: "        let bytes = value_bytes(&record);\n",
+        broken: "        let bytes = value_bytes(&record);\n        if self.keys.get(&key).is_some_and(|queue| !queue.is_empty()) {\n            self.ready.push_back(key.clone());\n        }\n",
+        catchers: &[
+            Catcher::Test {
+                target: UNIT,
+                name: "keys_stay_in_order_and_the_offset_below_the_lowest_unfinished",
+            },
+            Catcher::Test {
+                target: CONCURRENCY,
+                name: "embedded::thirty_two_handlers_run_at_once_and_never_two_of_a_key",
+            },
+        ],
+    },
+    Patch {
+        name: "a-lane-keeps-its-session",
+        what: "a lane that has work doesn't let those in that wait for a turn",
+        file: WORKER,
+        sound: "        if db.is_turn_wanted() && !self.drain.is_cancelled() {\n",
+        broken: "        if db.is_turn_wanted() && self.drain.is_cancelled() {\n",
+        catchers: &[Catcher::Test {
+            target: CONCURRENCY,
+            name: "two_hundred_lanes_share_eight_connections_in_turn",
         }],
     },
     Patch {

@@ -438,3 +438,115 @@ async fn a_database_error_is_found_wherever_it_hides() {
     assert_eq!(classify(&std::fmt::Error), None);
     assert_eq!(describe(&std::fmt::Error), None);
 }
+
+/// Connections, of which that many for turns.
+async fn with_turns(fixture: &Fixture, max_connections: u32, max_turns: u32) -> Database {
+    let settings = DatabaseSettings {
+        max_connections,
+        max_turns,
+        application_name: "turns".to_owned(),
+        ..settings(&fixture.database)
+    };
+    Database::connect(&settings).await.unwrap()
+}
+
+#[tokio::test]
+async fn turns_go_in_the_order_of_asking_and_nobody_is_overtaken() {
+    let fixture = Fixture::empty().await;
+    let db = with_turns(&fixture, 3, 1).await;
+    let mut session = Session::open_in(&db, db.turn().await).await.unwrap();
+    assert!(!db.is_turn_wanted());
+    let order = Arc::new(std::sync::Mutex::new(Vec::new()));
+    let mut waiting = Vec::new();
+    for number in 0..5 {
+        let (its, order) = (db.clone(), order.clone());
+        waiting.push(tokio::spawn(async move {
+            let turn = its.turn().await;
+            let mut session = Session::open_in(&its, turn).await.unwrap();
+            order.lock().unwrap().push(number);
+            session.begin().await.unwrap();
+            session.rollback().await.unwrap();
+            session.give_back();
+        }));
+        // The next one asks after it.
+        db.turn_wanted().await;
+        tokio::task::yield_now().await;
+    }
+    // One that gives up leaves the line to the others.
+    {
+        let mut gives_up = pin!(db.turn());
+        let asked = std::future::poll_fn(|cx| Poll::Ready(gives_up.as_mut().poll(cx).is_ready()));
+        assert!(!asked.await, "it waits");
+    }
+    // Meanwhile statements and sessions of others don't wait behind handlers.
+    db.ping().await.unwrap();
+    let other = Session::open(&db).await.unwrap();
+    other.give_back();
+    session.begin().await.unwrap();
+    session.rollback().await.unwrap();
+    session.give_back();
+    // Who asks now is the last.
+    let turn = db.turn().await;
+    assert_eq!(*order.lock().unwrap(), [0, 1, 2, 3, 4]);
+    drop(turn);
+    for task in waiting {
+        task.await.unwrap();
+    }
+    assert!(!db.is_turn_wanted());
+}
+
+#[tokio::test]
+async fn a_session_given_back_serves_the_next_and_never_a_statement() {
+    let fixture = Fixture::new().await;
+    let db = with_turns(&fixture, 2, 2).await;
+    let pid = async |session: &mut Session| -> i32 {
+        session.begin().await.unwrap();
+        let pid = sqlx::query_scalar("SELECT pg_backend_pid()")
+            .fetch_one(session.conn())
+            .await
+            .unwrap();
+        // A handler's own savepoint, whoever had the connection before.
+        let mut inner = sqlx::Connection::begin(session.conn()).await.unwrap();
+        let [id] = ids();
+        effect(&mut inner, id).await;
+        inner.rollback().await.unwrap();
+        session.rollback().await.unwrap();
+        pid
+    };
+    let mut session = Session::open_in(&db, db.turn().await).await.unwrap();
+    let first = pid(&mut session).await;
+    session.give_back();
+    let mut session = Session::open_in(&db, db.turn().await).await.unwrap();
+    assert_eq!(pid(&mut session).await, first);
+    // In the middle of a transaction it isn't fit for anybody: the server rolls back.
+    session.begin().await.unwrap();
+    let [id] = ids();
+    effect(session.conn(), id).await;
+    session.give_back();
+    let mut session = Session::open_in(&db, db.turn().await).await.unwrap();
+    assert_ne!(pid(&mut session).await, first);
+    session.give_back();
+    assert_eq!(fixture.effects().await, 0);
+}
+
+#[tokio::test]
+async fn idle_connections_of_either_kind_count_against_the_limit() {
+    let fixture = Fixture::empty().await;
+    let db = with_turns(&fixture, 2, 2).await;
+    let backends = "SELECT count(*) FROM pg_stat_activity \
+                    WHERE datname = current_database() AND application_name = 'turns'";
+    for _ in 0..3 {
+        let sessions = (
+            Session::open_in(&db, db.turn().await).await.unwrap(),
+            Session::open_in(&db, db.turn().await).await.unwrap(),
+        );
+        sessions.0.give_back();
+        sessions.1.give_back();
+        // Both idle ones are for sessions: one goes.
+        db.ping().await.unwrap();
+        factum_testing::eventually(LIMIT, "two connections", async || {
+            fixture.count(backends).await == 2
+        })
+        .await;
+    }
+}
