@@ -13,8 +13,8 @@
 //! - [`dead_letter_groups`]: how many dead letters there are, exact.
 //! - [`due_replays`]: plans and runs of replays, for the service that carries them out.
 //! - [`dead_letter_list`], [`replay_plan`] and [`status`]: what a person reads and decides; [`audit`]: who did it.
-//! - [`maintain`] and [`check_schema`]: partitions of the dedup window, and what is wrong with
-//!   the tables.
+//! - [`maintain`], [`apply_retention`] and [`check_schema`]: partitions of the dedup window, what goes with time, and what
+//!   is wrong with the tables.
 
 pub mod audit;
 mod bounded;
@@ -38,6 +38,7 @@ mod reader;
 mod relay;
 mod replay;
 pub mod replay_plan;
+mod retention;
 mod schema;
 mod session;
 pub mod status;
@@ -69,6 +70,7 @@ pub use replay::{
     ReplayTask, StoredLetter, check_replay, drop_replay_item, due_replays, finish_replay,
     next_replay_item, stop_replay,
 };
+pub use retention::{Retention, RetentionReport, apply_retention};
 pub use schema::{SchemaProblem, check_schema};
 pub use session::{CommitError, Dedup, DedupVerdict, RollbackError, Session, TransactionId};
 
