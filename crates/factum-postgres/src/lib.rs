@@ -63,14 +63,14 @@ pub use parking::{
     DueKey, ParkedCounts, ParkedEvent, ParkedHead, ParkedRecord, Parking, due_keys, parked_counts,
 };
 pub use raw_record::{RawRecord, RecordPurpose};
-pub use reader::{EventReader, Reading, event_readers, record_readers};
+pub use reader::{EventReader, Reading, ReadingConsumer, event_readers, record_readers};
 pub use relay::{Lease, Occasion, OutboxRow, RelayStore, RowRecord, SLOTS};
 pub use replay::{
     DueReplay, FAILURES_IN_A_ROW, ReplayFailure, ReplayItem, ReplayOutcome, ReplayPlace,
     ReplayTask, StoredLetter, check_replay, drop_replay_item, due_replays, finish_replay,
     next_replay_item, stop_replay,
 };
-pub use retention::{Retention, RetentionReport, apply_retention};
+pub use retention::{Retention, RetentionReport, apply_retention, record_maintenance};
 pub use schema::{SchemaProblem, check_schema};
 pub use session::{CommitError, Dedup, DedupVerdict, RollbackError, Session, TransactionId};
 

@@ -163,6 +163,34 @@ async fn run(
     Ok(report)
 }
 
+/// Writes down what a service keeps for how long, by the names of its settings, and that it looks after it now: for
+/// `factum doctor`.
+///
+/// # Errors
+/// No connection, or the statement failed.
+pub async fn record_maintenance(
+    db: &Database,
+    service: &str,
+    settings: &[(&str, String)],
+) -> Result<(), DatabaseError> {
+    let settings: serde_json::Map<String, serde_json::Value> = settings
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), value.clone().into()))
+        .collect();
+    let statement = sqlx::query(
+        "INSERT INTO maintenance (service, settings) VALUES ($1, $2::text::jsonb) \
+         ON CONFLICT (service) DO UPDATE SET settings = excluded.settings, ran_at = clock_timestamp()",
+    )
+    .bind(service)
+    .bind(serde_json::Value::Object(settings).to_string());
+    let mut held = db.hold().await?;
+    held.answered(async |conn| statement.execute(conn).await)
+        .await
+        .map_err(|err| DatabaseError::new("write down what maintenance keeps", &err))?;
+    held.give_back();
+    Ok(())
+}
+
 struct Run<'a> {
     conn: &'a mut PgConnection,
     ends_at: Instant,

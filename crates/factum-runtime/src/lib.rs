@@ -35,7 +35,7 @@ pub use call::{Call, OutboundCallError};
 pub use caller::CallerError;
 pub use cloud_events::{CloudEventsSource, CloudEventsSourceError};
 pub use config::{Config, ConfigError, Profile};
-pub use consumer::{Consumer, ConsumerError};
+pub use consumer::{Consumer, ConsumerError, ForeignIds};
 pub use direct_client::{DirectClient, DirectError, DirectResponse};
 pub use endpoint::{EndpointSettings, SendError};
 pub use factum_kafka::StartAt;

@@ -43,6 +43,8 @@ const ROOM_DELAY: Duration = Duration::from_millis(500);
 pub(crate) struct HandlingContext {
     pub(crate) consumer: String,
     pub(crate) registry: Registry,
+    /// For how many days foreign ids are remembered; `None`: the registry takes none.
+    pub(crate) foreign_days: Option<u32>,
     pub(crate) handlers: HashMap<&'static str, Arc<dyn ErasedHandler>>,
     pub(crate) retry: Retry,
     pub(crate) handler_timeout: Duration,
@@ -235,6 +237,7 @@ impl Worker {
         let context = self.context.clone();
         let result = async {
             let session = open(&mut self.session, &context.db).await?;
+            session.keep_foreign_ids(context.foreign_days);
             factum_fault::at(Point::BeginBefore);
             session.begin().await?;
             factum_fault::at(Point::BeginAfter);
@@ -378,6 +381,7 @@ impl Worker {
         // BEGIN and dedup.
         let begun = async {
             let session = open(&mut self.session, &context.db).await?;
+            session.keep_foreign_ids(context.foreign_days);
             factum_fault::at(Point::BeginBefore);
             session.begin().await?;
             factum_fault::at(Point::BeginAfter);
