@@ -12,7 +12,7 @@
 //! - [`record_readers`] and [`event_readers`]: which consumer takes which version of an event.
 //! - [`dead_letter_groups`]: how many dead letters there are, exact.
 //! - [`due_replays`]: plans and runs of replays, for the service that carries them out.
-//! - [`dead_letter_list`], [`replay_plan`] and [`status`]: what a person reads and decides; [`audit`]: who did it.
+//! - [`dead_letter_list`], [`replay_plan`], [`status`] and [`doctor`]: what a person reads and decides; [`audit`]: who did it.
 //! - [`maintain`], [`apply_retention`] and [`check_schema`]: partitions of the dedup window, what goes with time, and what
 //!   is wrong with the tables.
 
@@ -23,6 +23,7 @@ mod database;
 mod dead_letter;
 mod dead_letter_group;
 pub mod dead_letter_list;
+pub mod doctor;
 mod error;
 mod event_id;
 mod instance;

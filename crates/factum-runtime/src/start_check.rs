@@ -3,13 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use factum_kafka::{KafkaError, KafkaErrorKind, NewTopic, create_topics, describe_topics};
+use factum_kafka::{
+    KafkaError, KafkaErrorKind, NewTopic, create_topics, describe_topics, topic_settings,
+};
 use factum_postgres::{Database, DatabaseSettings, SchemaProblem, check_schema};
 
 use crate::answer::Calls;
 use crate::config::{Profile, is_kebab};
 use crate::consumer::Consumer;
 use crate::endpoint::Endpoint;
+use crate::horizon::{Horizon, Memory};
 use crate::problem::{Problem, counted};
 use crate::service::{ServiceBuilder, ServiceError};
 
@@ -45,6 +48,7 @@ impl ServiceBuilder {
         problems.extend(self.part_problems());
         let endpoints = self.endpoints(&mut problems);
         let topics = self.check_topics(&mut problems).await;
+        self.check_horizons(&topics, &mut problems).await;
         let lanes = self.lanes(&topics);
         let settings = self.database_settings(lanes, &mut problems);
         let db = self.check_database(&settings, &mut problems).await;
@@ -337,6 +341,69 @@ impl ServiceBuilder {
             ));
         }
         topics
+    }
+
+    /// Whether dedup remembers events for longer than each topic may bring them again. Too short a memory keeps the
+    /// service from starting, unless it is allowed by name, as in development: then it is a warning.
+    async fn check_horizons(
+        &self,
+        topics: &BTreeMap<String, Option<u32>>,
+        problems: &mut Vec<Problem>,
+    ) {
+        let read: BTreeSet<&str> = self.consumers.iter().flat_map(Consumer::topics).collect();
+        let there: Vec<&str> = read
+            .into_iter()
+            .filter(|topic| topics.get(*topic).copied().flatten().is_some())
+            .collect();
+        if there.is_empty() {
+            return;
+        }
+        let settings = match topic_settings(&self.config.kafka, &there, TOPICS_TIMEOUT).await {
+            Ok(settings) => settings,
+            // Not worth a refusal: a service may run without the right to ask.
+            Err(error) => {
+                const UNKNOWN: &str = "the brokers don't tell for how long topics keep their records, so that the dedup \
+                                       window isn't compared with it; give this user the right DescribeConfigs";
+                match self.config.profile {
+                    Profile::Production => tracing::warn!(%error, "{UNKNOWN}"),
+                    Profile::Development => tracing::debug!(%error, "{UNKNOWN}"),
+                }
+                return;
+            }
+        };
+        let window = Memory::Window {
+            days: self.config.window.keep_days,
+        };
+        for consumer in &self.consumers {
+            let foreign = consumer.foreign_days().map(|days| Memory::Foreign { days });
+            for topic in consumer.topics() {
+                let Some(found) = settings.get(topic) else {
+                    continue;
+                };
+                let horizon = Horizon {
+                    topic,
+                    retention: found.retention,
+                    retries: consumer.retry_horizon(),
+                    replays: self.config.replay_horizon,
+                };
+                for memory in [Some(window), foreign].into_iter().flatten() {
+                    let Err(short) = horizon.compare(memory) else {
+                        continue;
+                    };
+                    let problem = Problem::new(
+                        "IDEM-2",
+                        format!("consumer `{}`, topic `{topic}`", consumer.name()),
+                        format!("{}; {}", short.what, short.why),
+                        short.mend,
+                    );
+                    if self.config.allow_short_window {
+                        tracing::warn!("{problem}");
+                    } else {
+                        problems.push(problem);
+                    }
+                }
+            }
+        }
     }
 
     async fn create_own_topics(
