@@ -439,3 +439,96 @@ async fn a_database_that_is_away_and_settings_of_kafka_that_cant_be_used_have_th
         unreachable.stdout
     );
 }
+
+/// What differs from run to run, made the same.
+fn same(printed: &str, database: &TestDatabase, pid: i32) -> String {
+    let mut text = String::new();
+    for line in printed.lines() {
+        let line = match line.split_whitespace().nth(1) {
+            Some("connections") => "ok    connections   11 of 97 connections are in use",
+            Some("vacuum") => {
+                "ok    vacuum        14 tables, 1 MB beside processed_event, no dead rows to speak of, no invalid index"
+            }
+            _ => line,
+        };
+        let line = line
+            .replace(database.name(), "billing-db")
+            .replace(&pid.to_string(), "4711");
+        let line = match line
+            .split_once("since 2")
+            .and_then(|(head, rest)| Some((head, rest.split_once(';')?.1)))
+        {
+            Some((head, tail)) => format!(
+                "{}for 754 s, since 2026-11-30T14:07:31Z;{tail}",
+                head.split("for ").next().unwrap_or_default()
+            ),
+            None => line,
+        };
+        text.push_str(&line);
+        text.push('\n');
+    }
+    text
+}
+
+/// `UPDATE_DOCS=1` writes the page's block anew.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_page_of_the_doctor_is_what_it_prints() {
+    let database = factum_testing::database();
+    let up = factum(
+        database.url(),
+        &["migrate", "up", "--dedup-window-days", "14"],
+    );
+    assert_eq!(up.code, 0, "{}", up.stderr);
+    let broker = factum_testing::kafka();
+    broker.create_topic("orders.confirmed", 4).await;
+    let mut connection = database.connect().await;
+    // As a service with the default settings says it of itself.
+    execute(
+        &mut connection,
+        "INSERT INTO event_reader (consumer, event_type, taken_as, newest, topic, consumer_group, retry_seconds) \
+           VALUES ('billing-order-confirmed', 'order.confirmed.v1', 'order.confirmed.v1', 'order.confirmed.v1', 'orders.confirmed', 'billing-order-confirmed', 4023); \
+         INSERT INTO maintenance (service, settings) VALUES ('billing', '{\"FACTUM_DEDUP_WINDOW_DAYS\": \"14\", \"FACTUM_REPLAY_HORIZON_DAYS\": \"7\", \
+           \"FACTUM_OUTBOX_KEEP_HOURS\": \"72\", \"FACTUM_DEAD_LETTERS_KEEP_DAYS\": \"30\", \"FACTUM_OPEN_DEAD_LETTERS_KEEP_DAYS\": \"for ever\", \
+           \"FACTUM_CALLS_KEEP_DAYS\": \"90\", \"FACTUM_REPLAYS_KEEP_DAYS\": \"90\", \"FACTUM_AUDIT_KEEP_DAYS\": \"for ever\"}')",
+    )
+    .await;
+    let mut forgotten = database.connect().await;
+    execute(&mut forgotten, "SET application_name = 'psql'; BEGIN; UPDATE processed_event SET processed_at = now() WHERE false; SELECT pg_current_xact_id()").await;
+    let pid: i32 = sqlx::query_scalar("SELECT pg_backend_pid()")
+        .fetch_one(&mut forgotten)
+        .await
+        .expect("a process");
+    let role: String = sqlx::query_scalar("SELECT current_user::text")
+        .fetch_one(&mut forgotten)
+        .await
+        .expect("a role");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_factum"));
+    command
+        .args(["doctor", "--open-for", "0"])
+        .env("DATABASE_URL", database.url())
+        .env("KAFKA_BROKERS", broker.bootstrap())
+        .env("FACTUM_PROFILE", "development")
+        .stdin(Stdio::null());
+    let ended: Ended = tokio::task::spawn_blocking(move || command.output())
+        .await
+        .expect("no panic")
+        .expect("the command runs")
+        .into();
+    assert_eq!(ended.code, 1, "{}{}", ended.stdout, ended.stderr);
+    let printed = same(&ended.stdout, &database, pid).replace(&format!("role {role}"), "role ana");
+    let block = format!("```console\n$ factum doctor   # exit 1\n{printed}```\n");
+
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operate/doctor.md");
+    let page = std::fs::read_to_string(file).expect("the page is there");
+    let (head, rest) = page.split_once("```console\n").expect("a block");
+    let (_, tail) = rest.split_once("```\n").expect("it ends");
+    let written = format!("{head}{block}{tail}");
+    if std::env::var_os("UPDATE_DOCS").is_some() {
+        std::fs::write(file, written).expect("the page can be written");
+    } else {
+        assert_eq!(
+            page, written,
+            "UPDATE_DOCS=1 writes docs/operate/doctor.md anew"
+        );
+    }
+}

@@ -28,7 +28,7 @@ const WHAT: &str = "reading the settings of topics";
 
 /// The settings of topics; a topic that does not exist is left out.
 ///
-/// The embedded broker does not speak this request: there it is an error, at once.
+/// The embedded broker does not speak this request: there it is an error once the time is over.
 ///
 /// # Errors
 ///

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use factum_kafka::{
-    KafkaError, KafkaErrorKind, NewTopic, create_topics, describe_topics, topic_settings,
+    KafkaError, KafkaErrorKind, KafkaSettings, NewTopic, create_topics, describe_topics,
+    topic_settings,
 };
 use factum_postgres::{Database, DatabaseSettings, SchemaProblem, check_schema};
 
@@ -18,6 +19,8 @@ use crate::service::{ServiceBuilder, ServiceError};
 
 /// How long the brokers may take to describe the topics, and again to create them.
 const TOPICS_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long they may take to tell the topics' settings.
+const SETTINGS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest consumer name in bytes: it is Kafka's group id and a column of every dedup row.
 const CONSUMER_NAME_MAX_BYTES: usize = 128;
 /// librdkafka's own, where `KAFKA_CONSUMER_MAX_POLL_INTERVAL_MS` says nothing else.
@@ -344,65 +347,44 @@ impl ServiceBuilder {
     }
 
     /// Whether dedup remembers events for longer than each topic may bring them again. Too short a memory keeps the
-    /// service from starting, unless it is allowed by name, as in development: then it is a warning.
+    /// service from starting, unless it is allowed by name, as in development: then it is a warning, which nothing
+    /// waits for.
     async fn check_horizons(
         &self,
         topics: &BTreeMap<String, Option<u32>>,
         problems: &mut Vec<Problem>,
     ) {
-        let read: BTreeSet<&str> = self.consumers.iter().flat_map(Consumer::topics).collect();
-        let there: Vec<&str> = read
-            .into_iter()
-            .filter(|topic| topics.get(*topic).copied().flatten().is_some())
-            .collect();
-        if there.is_empty() {
-            return;
-        }
-        let settings = match topic_settings(&self.config.kafka, &there, TOPICS_TIMEOUT).await {
-            Ok(settings) => settings,
-            // Not worth a refusal: a service may run without the right to ask.
-            Err(error) => {
-                const UNKNOWN: &str = "the brokers don't tell for how long topics keep their records, so that the dedup \
-                                       window isn't compared with it; give this user the right DescribeConfigs";
-                match self.config.profile {
-                    Profile::Production => tracing::warn!(%error, "{UNKNOWN}"),
-                    Profile::Development => tracing::debug!(%error, "{UNKNOWN}"),
-                }
-                return;
-            }
-        };
-        let window = Memory::Window {
-            days: self.config.window.keep_days,
-        };
+        let is_there = |topic: &&str| topics.get(*topic).copied().flatten().is_some();
+        let mut memories = Vec::new();
         for consumer in &self.consumers {
-            let foreign = consumer.foreign_days().map(|days| Memory::Foreign { days });
-            for topic in consumer.topics() {
-                let Some(found) = settings.get(topic) else {
-                    continue;
-                };
-                let horizon = Horizon {
-                    topic,
-                    retention: found.retention,
+            for topic in consumer.topics().into_iter().filter(is_there) {
+                memories.push(Remembered {
+                    consumer: consumer.name().to_owned(),
+                    topic: topic.to_owned(),
                     retries: consumer.retry_horizon(),
                     replays: self.config.replay_horizon,
-                };
-                for memory in [Some(window), foreign].into_iter().flatten() {
-                    let Err(short) = horizon.compare(memory) else {
-                        continue;
-                    };
-                    let problem = Problem::new(
-                        "IDEM-2",
-                        format!("consumer `{}`, topic `{topic}`", consumer.name()),
-                        format!("{}; {}", short.what, short.why),
-                        short.mend,
-                    );
-                    if self.config.allow_short_window {
-                        tracing::warn!("{problem}");
-                    } else {
-                        problems.push(problem);
-                    }
-                }
+                    window_days: self.config.window.keep_days,
+                    foreign_days: consumer.foreign_days(),
+                });
             }
+        }
+        if memories.is_empty() {
+            return;
+        }
+        let kafka = self.config.kafka.clone();
+        if self.config.allow_short_window {
+            tokio::spawn(async move {
+                match compare(&kafka, &memories).await {
+                    Ok(short) => short.iter().for_each(|problem| tracing::warn!("{problem}")),
+                    Err(error) => tracing::debug!(%error, "{NOT_COMPARED}"),
+                }
+            });
+            return;
+        }
+        match compare(&kafka, &memories).await {
+            Ok(short) => problems.extend(short),
+            // Not worth a refusal: a service may run without the right to ask.
+            Err(error) => tracing::warn!(%error, "{NOT_COMPARED}"),
         }
     }
 
@@ -575,6 +557,59 @@ impl ServiceBuilder {
         }
         Some(db)
     }
+}
+
+const NOT_COMPARED: &str = "the brokers don't tell for how long topics keep their records, so that the dedup window isn't \
+                            compared with it; give this user the right DescribeConfigs";
+
+/// What a consumer remembers of a topic's events.
+struct Remembered {
+    consumer: String,
+    topic: String,
+    retries: Duration,
+    replays: Duration,
+    window_days: u32,
+    foreign_days: Option<u32>,
+}
+
+/// Those whose memory is too short for what their topic keeps.
+async fn compare(
+    kafka: &KafkaSettings,
+    memories: &[Remembered],
+) -> Result<Vec<Problem>, KafkaError> {
+    let asked: BTreeSet<&str> = memories.iter().map(|m| m.topic.as_str()).collect();
+    let asked: Vec<&str> = asked.into_iter().collect();
+    let settings = topic_settings(kafka, &asked, SETTINGS_TIMEOUT).await?;
+    let mut problems = Vec::new();
+    for remembered in memories {
+        let Some(found) = settings.get(&remembered.topic) else {
+            continue;
+        };
+        let horizon = Horizon {
+            topic: &remembered.topic,
+            retention: found.retention,
+            retries: remembered.retries,
+            replays: remembered.replays,
+        };
+        let window = Memory::Window {
+            days: remembered.window_days,
+        };
+        let foreign = remembered.foreign_days.map(|days| Memory::Foreign { days });
+        for memory in [Some(window), foreign].into_iter().flatten() {
+            if let Err(short) = horizon.compare(memory) {
+                problems.push(Problem::new(
+                    "IDEM-2",
+                    format!(
+                        "consumer `{}`, topic `{}`",
+                        remembered.consumer, remembered.topic
+                    ),
+                    format!("{}; {}", short.what, short.why),
+                    short.mend,
+                ));
+            }
+        }
+    }
+    Ok(problems)
 }
 
 /// The text of a schema problem is `rule: what; mend`.
