@@ -72,19 +72,21 @@ async fn table(server: &PostgresServer, name: &str, rows: u64) -> Result<Databas
     let mut conn = PgConnection::connect(&server.url_of(name)).await?;
     let days = u64::from(window.keep_days) + 1;
     for day in 0..days {
-        let begin = now - time::Duration::days(i64::try_from(day)?);
-        let begin =
-            u64::try_from(begin.replace_time(time::Time::MIDNIGHT).unix_timestamp())? * 1000;
+        let midnight =
+            (now - time::Duration::days(i64::try_from(day)?)).replace_time(time::Time::MIDNIGHT);
+        // Today's end with now: what is measured comes behind them, as it does in a running system.
+        let end = (midnight + time::Duration::DAY).min(now);
         // Ids ascend within the day, as they do when they come from Kafka.
         sqlx::query(
             "INSERT INTO processed_event (consumer_group, event_id) \
              SELECT 'billing-order-confirmed', \
-                    (lpad(to_hex($1 + n * 86399999 / greatest($2, 1)), 12, '0') || '7' || lpad(to_hex((random() * 4095)::int), 3, '0') \
+                    (lpad(to_hex($1 + n * $3 / greatest($2, 1)), 12, '0') || '7' || lpad(to_hex((random() * 4095)::int), 3, '0') \
                      || '8' || lpad(to_hex((random() * 268435455)::int), 7, '0') || lpad(to_hex(n), 8, '0'))::uuid \
              FROM generate_series(1::bigint, $2) AS n ON CONFLICT DO NOTHING",
         )
-        .bind(i64::try_from(begin)?)
+        .bind(midnight.unix_timestamp() * 1000)
         .bind(i64::try_from(rows / days)?)
+        .bind(i64::try_from((end - midnight).whole_milliseconds())? - 1)
         .execute(&mut conn)
         .await?;
     }

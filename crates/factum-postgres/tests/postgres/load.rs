@@ -1,5 +1,6 @@
 //! Writers at work beside maintenance, and whether one of them ever waits for it.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -102,7 +103,7 @@ async fn consume(db: Database, consumer: usize, stop: Arc<AtomicBool>) -> Writte
 
 /// Looks as often as it can who of the writers waits for a lock.
 async fn watch(mut conn: sqlx::PgConnection, stop: Arc<AtomicBool>) -> Vec<String> {
-    let mut waits = Vec::new();
+    let mut waits = BTreeSet::new();
     while !stop.load(Ordering::SeqCst) {
         let seen: Vec<String> = sqlx::query_scalar(
             "SELECT left(w.query, 80) || ' waits for ' || coalesce(left(b.query, 80), '?') \
@@ -119,5 +120,5 @@ async fn watch(mut conn: sqlx::PgConnection, stop: Arc<AtomicBool>) -> Vec<Strin
         waits.extend(seen);
         tokio::task::yield_now().await;
     }
-    waits
+    waits.into_iter().collect()
 }
