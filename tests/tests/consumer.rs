@@ -3,7 +3,9 @@
 
 use std::time::Duration;
 
-use factum::{Consumer, Envelope, Event, LaneError, Retry, ServiceError, TombstonePolicy};
+use factum::{
+    Consumer, Envelope, Event, ForeignIds, LaneError, Retry, ServiceError, TombstonePolicy,
+};
 use factum_testing::eventually;
 use factum_tests::{
     Entry, LIMIT, On, Recorder, Scene, effects_of, entries, entry_on_topic, envelope,
@@ -40,6 +42,7 @@ on_both_brokers!(
     a_typed_rollback_stops_the_consumer_and_loses_nothing,
     unknown_types_are_skipped_and_counted,
     an_event_outside_the_window_is_set_aside,
+    foreign_ids_are_handled_once_by_policy_and_refused_without,
     stopping_drains_the_running_handler,
 );
 
@@ -863,6 +866,57 @@ async fn an_event_outside_the_window_is_set_aside(on: On) {
     running.stop().await;
     assert_eq!(scene.effects(name).await, effects_of("a", 2));
     assert_eq!(scene.dead_letters(name).await, ["out_of_window"]);
+}
+
+entry_on_topic!(foreign, "t.foreign");
+async fn foreign_ids_are_handled_once_by_policy_and_refused_without(on: On) {
+    let scene = Scene::new::<foreign::Posted>(on, 1).await;
+    let (keeps, refuses) = ("test-foreign-keeps", "test-foreign-refuses");
+    let event = |id: &str, seq: u64, note: &str| {
+        format!(
+            r#"{{"eventId":"{id}","eventType":"account.posted.v1","occurredAt":"2026-06-01T12:00:00Z","aggregateType":"Account","aggregateId":"a","account":"a","seq":{seq},"note":"{note}"}}"#
+        )
+    };
+    let (first, second, third) = (
+        "305ea1e4-de37-4d00-93ea-2524ddeceb97",
+        "8ad50fd9-4ef3-4a2a-9b28-4e3ae3c9a6f1",
+        "c232ab00-9414-11ec-b3c8-9f6bdeced846",
+    );
+    // The second fails at first, so that it and what follows go through the parking; all of them come twice.
+    let values = [
+        event(first, 1, ""),
+        event(first, 1, ""),
+        event(second, 2, "transient 2"),
+        event(third, 3, ""),
+        event(second, 2, "transient 2"),
+        event(third, 3, ""),
+    ];
+    let records: Vec<Option<&[u8]>> = values.iter().map(|v| Some(v.as_bytes())).collect();
+    scene.produce_raw::<foreign::Posted>(0, &records).await;
+    let retry = Retry::park().first_delay(Duration::from_millis(20));
+    let consumers = [
+        Consumer::named(keeps)
+            .handler::<foreign::Posted>(Recorder::of(keeps))
+            .retry(retry)
+            .foreign_ids(ForeignIds::Keep { days: 30 }),
+        Consumer::named(refuses).handler::<foreign::Posted>(Recorder::of(refuses)),
+    ];
+    let running = scene.start(consumers);
+    scene.await_effects(keeps, &effects_of("a", 3)).await;
+    for name in [keeps, refuses] {
+        scene
+            .await_committed(name, foreign::Posted::TOPIC, 0, 6)
+            .await;
+    }
+    eventually(LIMIT, "nothing is parked any more", async || {
+        scene.count("SELECT count(*) FROM parked_event").await == 0
+    })
+    .await;
+    running.stop().await;
+    assert_eq!(scene.effects(keeps).await, effects_of("a", 3), "in order");
+    assert_eq!(scene.dead_letters(keeps).await, Vec::<String>::new());
+    assert_eq!(scene.effects(refuses).await, Vec::<String>::new());
+    assert_eq!(scene.dead_letters(refuses).await, ["event_id"; 6]);
 }
 
 entry_on_topic!(drain, "t.drain");

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use factum::sqlx::{self, Connection as _};
 use factum::{
-    Config, Consumer, Event as _, Outbox, Problem, Profile, Service, ServiceBuilder, ServiceError,
+    Config, Consumer, Event as _, ForeignIds, Outbox, Problem, Profile, Service, ServiceBuilder,
+    ServiceError,
 };
+use factum_runtime::doctor::{Examination, Verdict, examine};
 use factum_testing::eventually;
 use factum_tests::{
     Entry as _, LIMIT, On, Recorder, Running, Scene, effects_of, entry_on_topic, envelope,
@@ -18,6 +20,7 @@ entry_on_topic!(missing, "t.start.missing", "account.closed.v1", Closed);
 entry_on_topic!(stage, "t.start.stage");
 entry_on_topic!(created, "t.start.created");
 entry_on_topic!(forbidden, "t.start.forbidden");
+entry_on_topic!(horizon, "t.start.horizon");
 
 on_both_brokers!(case_36_a_missing_topic_is_named);
 
@@ -535,4 +538,101 @@ async fn a_stopped_service_holds_no_connection() {
         .close()
         .await
         .expect("a connection can be closed");
+}
+
+/// Kafka keeps records for seven days unless told otherwise; retries take 67 minutes, replays seven days.
+#[tokio::test(flavor = "multi_thread")]
+async fn listing_fault_12_a_window_shorter_than_events_may_come_again_is_refused_with_the_numbers()
+{
+    let scene = Scene::new::<horizon::Posted>(On::Kafka, 1).await;
+    let name = "test-horizon";
+    let consumer = |foreign| {
+        Consumer::named(name)
+            .handler::<horizon::Posted>(Recorder::of(name))
+            .foreign_ids(foreign)
+    };
+    let short = [
+        ("FACTUM_DEDUP_WINDOW_DAYS", "14"),
+        ("FACTUM_ALLOW_SHORT_DEDUP_WINDOW", "false"),
+    ];
+    let service =
+        Service::builder(scene.config(&short)).consumer(consumer(ForeignIds::Keep { days: 13 }));
+    let problems = refused(service).await;
+    let [window, foreign] = &problems[..] else {
+        panic!("{problems:#?}");
+    };
+    assert_reads(
+        window,
+        "IDEM-2",
+        "the dedup window is 14 d and must be longer than 14.1 d: 7 d that `t.start.horizon` keeps its records + 67.1 min of \
+         retries + 7 d of replays",
+        "consumer `test-horizon`, topic `t.start.horizon`",
+        "FACTUM_DEDUP_WINDOW_DAYS of at least 15 d, or keep the topic's records for ",
+    );
+    assert_reads(
+        foreign,
+        "IDEM-2",
+        "foreign ids are remembered for 13 d",
+        "topic `t.start.horizon`",
+        "ForeignIds::Keep of at least 15 d",
+    );
+
+    // The mends are mends.
+    let enough = [
+        ("FACTUM_DEDUP_WINDOW_DAYS", "15"),
+        ("FACTUM_ALLOW_SHORT_DEDUP_WINDOW", "false"),
+    ];
+    let running = scene.start_with(&enough, [consumer(ForeignIds::Keep { days: 15 })]);
+    let told = "SELECT count(*) FROM event_reader WHERE retry_seconds = 4023 AND foreign_days = 15";
+    eventually(LIMIT, "the consumer says what it takes", async || {
+        scene.count(told).await == 1
+    })
+    .await;
+    let kept = "SELECT count(*) FROM maintenance WHERE service = 'test' \
+                AND settings ->> 'FACTUM_DEDUP_WINDOW_DAYS' = '15' AND settings ->> 'FACTUM_OUTBOX_KEEP_HOURS' = '72'";
+    eventually(LIMIT, "maintenance says what it keeps", async || {
+        scene.count(kept).await == 1
+    })
+    .await;
+    running.stop().await;
+    let (verdict, what) = doctors_horizon(&scene).await;
+    assert_eq!(verdict, Verdict::Ok, "{what}");
+
+    // The doctor looks at the partitions that are there, and not at a setting.
+    scene
+        .execute(
+            "DO $$ DECLARE p regclass; BEGIN \
+               FOR p IN SELECT inhrelid::regclass FROM pg_inherits WHERE inhparent = 'processed_event'::regclass \
+                        ORDER BY inhrelid::regclass::text LIMIT 5 \
+               LOOP EXECUTE format('DROP TABLE %s', p); END LOOP; END $$",
+        )
+        .await;
+    let (verdict, what) = doctors_horizon(&scene).await;
+    assert_eq!(verdict, Verdict::Failed);
+    assert!(
+        what.starts_with(
+            "the dedup window is 10 d and must be longer than 14.1 d: 7 d that `t.start.horizon`"
+        ),
+        "{what}"
+    );
+
+    // In development too short a window is a warning.
+    let running = scene.start_with(&short[..1], [consumer(ForeignIds::Refuse)]);
+    scene
+        .produce(0, &[horizon::Posted::entry("a", 1, "")])
+        .await;
+    scene.await_effects(name, &effects_of("a", 1)).await;
+    running.stop().await;
+}
+
+async fn doctors_horizon(scene: &Scene) -> (Verdict, String) {
+    let db = factum_tests::database_handle(scene.database.url()).await;
+    let examination = Examination {
+        kafka: Some(scene.broker.settings()),
+        open_for: LIMIT,
+    };
+    let checks = examine(&db, &examination).await.expect("a database");
+    let check = checks.into_iter().find(|check| check.name == "horizon");
+    let check = check.expect("topics are compared");
+    (check.verdict, check.what)
 }

@@ -6,6 +6,7 @@
 mod calls;
 mod contract;
 mod dlq;
+mod doctor;
 mod list;
 mod migrate;
 mod outcome;
@@ -43,6 +44,8 @@ enum Command {
     Contract(contract::Options),
     /// How everything is, on one screen; exit code 1 when something is red
     Status(status::Options),
+    /// Whether the rules are kept: the dedup window, retention, sessions and slots that stand in the way; exit code 1 when not
+    Doctor(doctor::Options),
     /// See dead letters, replay them through their own consumer, or discard them
     Dlq(dlq::Options),
     /// See the keys whose events wait, release them, or set their first event aside
@@ -58,6 +61,7 @@ fn main() -> ExitCode {
         Command::Contract(options) => contract::run(&options),
         Command::Migrate(options) => migrate::run(&options),
         Command::Status(options) => status::run(&options),
+        Command::Doctor(options) => doctor::run(&options),
         Command::Dlq(options) => dlq::run(&options),
         Command::Parked(options) => parked::run(&options),
         Command::Relay(options) => relay::run(&options),

@@ -15,6 +15,7 @@ use crate::event_type::EventType;
 use crate::json::{self, Node};
 use crate::poison::{Poison, PoisonReason};
 use crate::read::ObjectReader;
+use crate::snapshot::parse_hyphenated;
 use crate::timestamp;
 use crate::version::{ReadAs, read_as};
 
@@ -77,6 +78,7 @@ pub struct Registry {
     /// By the type of the record, which is an older one than the event's.
     upcasts: BTreeMap<&'static str, Upcasts>,
     limits: DecodeLimits,
+    foreign_ids: bool,
 }
 
 #[derive(Clone)]
@@ -263,6 +265,14 @@ impl Registry {
         self
     }
 
+    /// Takes events whose id is a UUID of another version than 7, too: see [`EventId::foreign`]. Without it they are
+    /// poison.
+    #[must_use]
+    pub fn with_foreign_ids(mut self) -> Registry {
+        self.foreign_ids = true;
+        self
+    }
+
     /// The registered types, sorted.
     pub fn event_types(&self) -> impl Iterator<Item = &'static str> {
         self.decoders.keys().copied()
@@ -309,7 +319,7 @@ impl Registry {
                 event_type: event_type.to_owned(),
             });
         };
-        let head = read_head(&object, decoder.aggregate_type)?;
+        let head = read_head(&object, decoder.aggregate_type, self.foreign_ids)?;
         let event = (decoder.read)(&object, &head)?;
         // Bare it would not be JSON, so it comes as an escape alone; few events hold one.
         let nul = if bytes.contains(&b'\\') {
@@ -425,15 +435,25 @@ fn read_event_type<'a>(object: &ObjectReader<'a>) -> Result<&'a str, Poison> {
     }
 }
 
-fn read_head<'a>(object: &ObjectReader<'a>, aggregate_type: &str) -> Result<Head<'a>, Poison> {
+fn read_head<'a>(
+    object: &ObjectReader<'a>,
+    aggregate_type: &str,
+    foreign_ids: bool,
+) -> Result<Head<'a>, Poison> {
     let text = |name| match object.value(name) {
         Some(Node::Text(text)) => Some(&**text),
         _ => None,
     };
     let id = text("eventId")
-        .and_then(|text| text.parse().ok())
+        .and_then(|text| match foreign_ids {
+            false => text.parse().ok(),
+            true => EventId::foreign(parse_hyphenated(text)?).ok(),
+        })
         .ok_or_else(|| {
-            let expected = "a UUID of version 7 in its hyphenated form";
+            let expected = match foreign_ids {
+                false => "a UUID of version 7 in its hyphenated form",
+                true => "a UUID in its hyphenated form",
+            };
             Poison::new(PoisonReason::EventId, "$.eventId", expected)
         })?;
     let occurred_at = text("occurredAt")
@@ -481,7 +501,7 @@ pub fn read_record(
     if read_event_type(&object)? != event_type {
         return Ok(false);
     }
-    let head = read_head(&object, aggregate_type)?;
+    let head = read_head(&object, aggregate_type, false)?;
     if !read(&object, head.aggregate_id)? {
         return Err(foreign_key());
     }

@@ -47,7 +47,33 @@ impl EventId {
         EventId::from_parts(unix_millis.min(Self::MAX_UNIX_MILLIS), 0)
     }
 
-    /// The time part, in milliseconds since 1970: when the id was made, not when the event happened.
+    /// An id of a foreign producer: a UUID of any version, which a consumer takes only by a policy of its own. One of
+    /// version 7 is an id as every other.
+    ///
+    /// # Errors
+    ///
+    /// It is not of the RFC 9562 variant, or of no version from 1 to 8.
+    ///
+    /// ```
+    /// # use factum_event::EventId;
+    /// let uuid = uuid::uuid!("305ea1e4-de37-4d00-93ea-2524ddeceb97");
+    /// assert!(EventId::try_from(uuid).is_err());
+    /// assert!(EventId::foreign(uuid)?.is_foreign());
+    /// # Ok::<(), factum_event::EventIdError>(())
+    /// ```
+    pub fn foreign(uuid: Uuid) -> Result<EventId, EventIdError> {
+        let is_sound = (1..=8).contains(&uuid.get_version_num())
+            && uuid.get_variant() == uuid::Variant::RFC4122;
+        is_sound.then_some(EventId(uuid)).ok_or(EventIdError)
+    }
+
+    /// Whether it is of another version than 7: it then says no time, and no partition of the dedup table is its own.
+    pub fn is_foreign(self) -> bool {
+        !EventId::is_valid(self.0)
+    }
+
+    /// The time part, in milliseconds since 1970: when the id was made, not when the event happened. Of a
+    /// [foreign](Self::is_foreign) id it says nothing.
     pub fn unix_millis(self) -> u64 {
         (self.0.as_u128() >> 80) as u64
     }

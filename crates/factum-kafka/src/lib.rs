@@ -18,6 +18,7 @@ mod record;
 mod schedule;
 mod settings;
 mod sync;
+mod topic_settings;
 mod topology;
 
 pub use consumer::{GroupConsumer, GroupSettings, GroupStats, StartAt};
@@ -30,4 +31,5 @@ pub use producer::{
 };
 pub use record::{Headers, Record};
 pub use settings::{KafkaSettings, SaslMechanism, Security, SettingProblem, UnknownSaslMechanism};
+pub use topic_settings::{TopicSettings, topic_settings};
 pub use topology::{NewTopic, PartitionRange, create_topics, describe_topics, watermarks};

@@ -189,6 +189,36 @@ pub async fn watermarks(
     .await
 }
 
+/// How many brokers keep each partition of these topics: the fewest of any partition.
+pub(crate) async fn copies(
+    settings: &KafkaSettings,
+    topics: Vec<String>,
+    timeout: Duration,
+) -> Result<BTreeMap<String, u32>, KafkaError> {
+    blocking(settings, "counting the copies of topics", move |settings| {
+        let asking = Asking::new(settings, timeout)?;
+        topics
+            .into_iter()
+            .map(|topic| {
+                let metadata = asking
+                    .client
+                    .client()
+                    .fetch_metadata(Some(&topic), asking.left())
+                    .map_err(|error| {
+                        asking.failed(format!("describing the topic `{topic}`"), &error)
+                    })?;
+                let partitions = metadata.topics().iter().flat_map(|told| told.partitions());
+                let fewest = partitions.map(|one| one.replicas().len()).min();
+                Ok((
+                    topic,
+                    u32::try_from(fewest.unwrap_or(0)).unwrap_or(u32::MAX),
+                ))
+            })
+            .collect()
+    })
+    .await
+}
+
 /// Kafka's rule for a topic's name.
 pub(crate) fn is_legal_topic(name: &str) -> bool {
     (1..=249).contains(&name.len())

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use broker::{Broker, LIMIT, fresh_topic};
 use factum_kafka::{
     EmbeddedBroker, KafkaErrorKind, KafkaSettings, NewTopic, OutgoingRecord, Producer,
-    create_topics, describe_topics, watermarks,
+    create_topics, describe_topics, topic_settings, watermarks,
 };
 
 on_both_brokers!(
@@ -141,4 +141,31 @@ async fn the_embedded_broker_drops_beyond_five_mebibytes_and_the_low_watermark_t
         assert!(outcomes.iter().all(Result::is_ok));
         assert_eq!(low().await > 0, dropped, "after {count}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_settings_of_topics_are_told() {
+    let broker = Broker::kafka();
+    let topic = broker.topic(2).await;
+    let told = topic_settings(&broker.settings, &[&topic, &fresh_topic()], LIMIT)
+        .await
+        .unwrap();
+    assert_eq!(told.len(), 1, "a missing topic is left out");
+    let settings = told[&topic];
+    // Kafka's own default.
+    let week = Duration::from_secs(7 * 24 * 60 * 60);
+    assert_eq!(settings.retention, Some(week));
+    assert_eq!((settings.min_in_sync, settings.copies), (1, 1));
+}
+
+/// The embedded broker knows no such question: asking costs the time limit, and no more.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_doesnt_tell_settings_costs_the_time_limit() {
+    let broker = Broker::embedded();
+    let topic = broker.topic(1).await;
+    let asked_at = Instant::now();
+    let limit = Duration::from_secs(1);
+    let refused = topic_settings(&broker.settings, &[&topic], limit).await;
+    assert_eq!(refused.unwrap_err().kind(), KafkaErrorKind::Other);
+    assert!(asked_at.elapsed() < LIMIT / 2, "{:?}", asked_at.elapsed());
 }

@@ -12,9 +12,9 @@
 //! - [`record_readers`] and [`event_readers`]: which consumer takes which version of an event.
 //! - [`dead_letter_groups`]: how many dead letters there are, exact.
 //! - [`due_replays`]: plans and runs of replays, for the service that carries them out.
-//! - [`dead_letter_list`], [`replay_plan`] and [`status`]: what a person reads and decides; [`audit`]: who did it.
-//! - [`maintain`] and [`check_schema`]: partitions of the dedup window, and what is wrong with
-//!   the tables.
+//! - [`dead_letter_list`], [`replay_plan`], [`status`] and [`doctor`]: what a person reads and decides; [`audit`]: who did it.
+//! - [`maintain`], [`apply_retention`] and [`check_schema`]: partitions of the dedup window, what goes with time, and what
+//!   is wrong with the tables.
 
 pub mod audit;
 mod bounded;
@@ -23,6 +23,7 @@ mod database;
 mod dead_letter;
 mod dead_letter_group;
 pub mod dead_letter_list;
+pub mod doctor;
 mod error;
 mod event_id;
 mod instance;
@@ -38,6 +39,7 @@ mod reader;
 mod relay;
 mod replay;
 pub mod replay_plan;
+mod retention;
 mod schema;
 mod session;
 pub mod status;
@@ -63,13 +65,14 @@ pub use parking::{
     DueKey, ParkedCounts, ParkedEvent, ParkedHead, ParkedRecord, Parking, due_keys, parked_counts,
 };
 pub use raw_record::{RawRecord, RecordPurpose};
-pub use reader::{EventReader, Reading, event_readers, record_readers};
+pub use reader::{EventReader, Reading, ReadingConsumer, event_readers, record_readers};
 pub use relay::{Lease, Occasion, OutboxRow, RelayStore, RowRecord, SLOTS};
 pub use replay::{
     DueReplay, FAILURES_IN_A_ROW, ReplayFailure, ReplayItem, ReplayOutcome, ReplayPlace,
     ReplayTask, StoredLetter, check_replay, drop_replay_item, due_replays, finish_replay,
     next_replay_item, stop_replay,
 };
+pub use retention::{Retention, RetentionReport, apply_retention, record_maintenance};
 pub use schema::{SchemaProblem, check_schema};
 pub use session::{CommitError, Dedup, DedupVerdict, RollbackError, Session, TransactionId};
 

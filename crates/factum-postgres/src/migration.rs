@@ -7,7 +7,7 @@
 //! Tables, in the first schema of the `search_path`: `outbox`, `relay_lease`, `processed_event`
 //! (its partitions are [`maintain`](crate::maintain)'s), `dead_letter`, `event_reader`, `parked_key`, `parked_event`,
 //! `dead_letter_group`, `dead_letter_delta`, `instance`, `replay_run`, `replay_item`, `audit`, `outbound_call`,
-//! `factum_migration`.
+//! `processed_foreign_event`, `maintenance`, `factum_migration`.
 
 use std::fmt::Write;
 use std::time::Duration;

@@ -494,7 +494,7 @@ pub(crate) async fn lock_answered(
         Ok(AnsweredCall {
             id: row.try_get(0)?,
             consumer: row.try_get(1)?,
-            event_id: EventId::try_from(event_id).map_err(|err| sqlx::Error::ColumnDecode {
+            event_id: EventId::foreign(event_id).map_err(|err| sqlx::Error::ColumnDecode {
                 index: "event_id".to_owned(),
                 source: Box::new(err),
             })?,

@@ -207,7 +207,7 @@ pub async fn set_aside_parked(
             key: (!event.keyless).then_some(key.key.as_slice()),
             value: Some(&event.value),
             headers: &event.headers,
-            event_id: EventId::try_from(event_id).ok(),
+            event_id: EventId::foreign(event_id).ok(),
             event_type: Some(&event_type),
             reason: DeadLetterReason::SetAside.as_str(),
             path: None,

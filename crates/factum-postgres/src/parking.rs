@@ -651,8 +651,11 @@ type Query<'q> = sqlx::query::Query<'q, sqlx::Postgres, sqlx::postgres::PgArgume
 const PARK_BEHIND: &str = "\
     WITH given AS MATERIALIZED ( \
         SELECT g.*, \
-               (SELECT true FROM processed_event p \
-                 WHERE p.consumer_group = $1 AND p.event_id = g.event_id LIMIT 1) AS processed \
+               coalesce( \
+                   (SELECT true FROM processed_event p \
+                     WHERE p.consumer_group = $1 AND p.event_id = g.event_id LIMIT 1), \
+                   (SELECT true FROM processed_foreign_event p \
+                     WHERE p.consumer_group = $1 AND p.event_id = g.event_id)) AS processed \
         FROM unnest($3::bytea[], $4::boolean[], $5::integer[], $6::bigint[], $7::bytea[], $8::uuid[], $9::text[], \
                     $10::integer[], $11::integer[]) WITH ORDINALITY \
              AS g (key, keyless, record_partition, record_offset, value, event_id, event_type, \

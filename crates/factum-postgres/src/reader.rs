@@ -32,6 +32,19 @@ pub struct Reading<'a> {
     pub last_taken_at: Option<OffsetDateTime>,
 }
 
+/// The consumer that says it, see [`record_readers`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadingConsumer<'a> {
+    /// Its stable name.
+    pub name: &'a str,
+    /// Kafka's group id.
+    pub group: &'a str,
+    /// The longest time from an event's first failure to its last retry.
+    pub retry_horizon: Duration,
+    /// For how many days it remembers foreign ids, if it takes any.
+    pub foreign_days: Option<u32>,
+}
+
 /// A row of table `event_reader`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
@@ -58,6 +71,10 @@ pub struct EventReader {
     pub duplicates: u64,
     /// When the last event took effect from such a record.
     pub last_taken_at: Option<OffsetDateTime>,
+    /// The longest time from an event's first failure to its last retry, in this consumer.
+    pub retry_horizon: Duration,
+    /// For how many days this consumer remembers foreign ids, if it takes any.
+    pub foreign_days: Option<u32>,
 }
 
 /// Says what a consumer takes, in one short statement of its own: never part of an event's transaction.
@@ -67,8 +84,7 @@ pub struct EventReader {
 /// `factum contract readers` shows.
 pub async fn record_readers(
     db: &Database,
-    consumer: &str,
-    consumer_group: &str,
+    consumer: &ReadingConsumer<'_>,
     readings: &[Reading<'_>],
 ) -> Result<(), DatabaseError> {
     let count = |n: u64| i64::try_from(n).unwrap_or(i64::MAX);
@@ -79,8 +95,9 @@ pub async fn record_readers(
     let statement = sqlx::query(
         // Sorted, so that two instances of a consumer don't deadlock.
         "INSERT INTO event_reader AS known \
-           (consumer, event_type, taken_as, newest, topic, consumer_group, taken, duplicates, last_taken_at) \
-         SELECT $1, event_type, taken_as, newest, topic, $2, taken, duplicates, last_taken_at \
+           (consumer, event_type, taken_as, newest, topic, consumer_group, taken, duplicates, last_taken_at, \
+            retry_seconds, foreign_days) \
+         SELECT $1, event_type, taken_as, newest, topic, $2, taken, duplicates, last_taken_at, $10, $11 \
          FROM unnest($3::text[], $4::text[], $5::text[], $6::text[], $7::bigint[], $8::bigint[], \
                      $9::timestamptz[]) \
               AS given (event_type, taken_as, newest, topic, taken, duplicates, last_taken_at) \
@@ -90,17 +107,20 @@ pub async fn record_readers(
            seen_at = greatest(known.seen_at, excluded.seen_at), \
            taken = known.taken + excluded.taken, \
            duplicates = known.duplicates + excluded.duplicates, \
-           last_taken_at = greatest(known.last_taken_at, excluded.last_taken_at)",
+           last_taken_at = greatest(known.last_taken_at, excluded.last_taken_at), \
+           retry_seconds = excluded.retry_seconds, foreign_days = excluded.foreign_days",
     )
-    .bind(consumer)
-    .bind(consumer_group)
+    .bind(consumer.name)
+    .bind(consumer.group)
     .bind(column(|r| r.event_type.to_owned()))
     .bind(column(|r| r.taken_as.to_owned()))
     .bind(column(|r| r.newest.to_owned()))
     .bind(column(|r| r.topic.to_owned()))
     .bind(taken)
     .bind(duplicates)
-    .bind(last);
+    .bind(last)
+    .bind(count(consumer.retry_horizon.as_secs()))
+    .bind(consumer.foreign_days.map(|days| i32::try_from(days).unwrap_or(i32::MAX)));
     let mut held = db.hold().await?;
     held.answered_within(WRITE_LIMIT, async |conn| statement.execute(conn).await)
         .await
@@ -128,7 +148,7 @@ pub async fn event_readers(db: &Database) -> Result<Vec<EventReader>, DatabaseEr
         .answered(async |conn| {
             sqlx::query(
                 "SELECT consumer, event_type, taken_as, newest, topic, consumer_group, declared_at, seen_at, \
-                        taken, duplicates, last_taken_at \
+                        taken, duplicates, last_taken_at, retry_seconds, foreign_days \
                  FROM event_reader ORDER BY event_type, consumer, taken_as, newest LIMIT $1",
             )
             .bind(MAX_ROWS)
@@ -152,6 +172,10 @@ pub async fn event_readers(db: &Database) -> Result<Vec<EventReader>, DatabaseEr
             taken: count(row.try_get(8)?),
             duplicates: count(row.try_get(9)?),
             last_taken_at: row.try_get(10)?,
+            retry_horizon: Duration::from_secs(count(row.try_get(11)?)),
+            foreign_days: row
+                .try_get::<Option<i32>, _>(12)?
+                .and_then(|days| u32::try_from(days).ok()),
         })
     };
     rows.into_iter()

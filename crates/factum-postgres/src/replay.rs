@@ -244,6 +244,8 @@ pub async fn check_replay(
                 let (state, detail, id) = match open {
                     Some(true) => match decode(&stored(row, letter, 2)?) {
                         Err(reason) => ("undecodable", Some(reason), None),
+                        // It says no time: its table alone knows.
+                        Ok(id) if id.is_foreign() => ("ready", None, Some(id.as_uuid())),
                         Ok(id) => match partition::place(&partitions, id, now) {
                             Place::OutOfWindow => ("out_of_window", None, None),
                             // For a partition that is missing the run waits, as a lane does.
@@ -260,10 +262,13 @@ pub async fn check_replay(
             }
             sqlx::query(
                 "UPDATE replay_item AS i \
-                 SET state = CASE WHEN known.event_id IS NULL THEN given.state ELSE 'duplicate' END, \
+                 SET state = CASE WHEN coalesce(known.event_id, foreign_id.event_id) IS NULL THEN given.state \
+                                 ELSE 'duplicate' END, \
                      detail = given.detail, at = clock_timestamp() \
                  FROM unnest($2::bigint[], $3::text[], $4::text[], $5::uuid[]) AS given (letter, state, detail, id) \
                  LEFT JOIN processed_event AS known ON known.consumer_group = $6 AND known.event_id = given.id \
+                 LEFT JOIN processed_foreign_event AS foreign_id \
+                        ON foreign_id.consumer_group = $6 AND foreign_id.event_id = given.id \
                  WHERE i.run_id = $1 AND i.dead_letter_id = given.letter AND i.state = 'unchecked'",
             )
             .bind(run)

@@ -76,6 +76,13 @@ impl SchemaProblem {
                 table: "processed_event",
                 ..
             }
+            | Self::MissingTable {
+                table: "processed_foreign_event" | "maintenance",
+            }
+            | Self::MissingColumn {
+                table: "processed_foreign_event" | "maintenance",
+                ..
+            }
             | Self::NoRealDedup { .. }
             | Self::DefaultPartition { .. }
             | Self::NoPartitionForToday => "IDEM-2",
@@ -293,6 +300,25 @@ const COLUMNS: &[(&str, &[(&str, &str)])] = &[
             ("taken", "bigint"),
             ("duplicates", "bigint"),
             ("last_taken_at", "timestamp with time zone"),
+            ("retry_seconds", "bigint"),
+            ("foreign_days", "integer"),
+        ],
+    ),
+    (
+        "processed_foreign_event",
+        &[
+            ("consumer_group", "text"),
+            ("event_id", "uuid"),
+            ("processed_at", "timestamp with time zone"),
+            ("keep_until", "timestamp with time zone"),
+        ],
+    ),
+    (
+        "maintenance",
+        &[
+            ("service", "text"),
+            ("settings", "jsonb"),
+            ("ran_at", "timestamp with time zone"),
         ],
     ),
 ];
@@ -381,6 +407,11 @@ async fn check(conn: &mut PgConnection) -> Result<Vec<SchemaProblem>, sqlx::Erro
                 let columns = "consumer, event_type, taken_as, newest";
                 check_unique(conn, table, columns, &mut problems).await?;
             }
+            "processed_foreign_event" => {
+                let columns = "consumer_group, event_id";
+                check_unique(conn, table, columns, &mut problems).await?;
+            }
+            "maintenance" => check_unique(conn, table, "service", &mut problems).await?,
             _ => {}
         }
     }

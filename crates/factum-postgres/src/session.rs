@@ -58,6 +58,8 @@ pub struct Session {
     /// Whether a handler may have written already.
     touched: bool,
     batch: Option<Batch>,
+    /// For how many days foreign ids are remembered; `None`: none may come.
+    foreign_days: Option<u32>,
 }
 
 /// What the open transaction has written to `processed_event`.
@@ -149,7 +151,7 @@ pub enum RollbackError {
     #[error(
         "{}; the dedup rows of {events} unfinished events of consumer {consumer} couldn't be \
          taken back and must be deleted by hand (DELETE FROM processed_event WHERE xmin = \
-         '{xid32}'): {error}",
+         '{xid32}', and the same from processed_foreign_event): {error}",
         transaction_ended(true)
     )]
     NotTakenBack {
@@ -224,7 +226,14 @@ impl Session {
             open: false,
             touched: false,
             batch: None,
+            foreign_days: None,
         })
+    }
+
+    /// Says for how many days [`dedup`](Self::dedup) remembers [foreign ids](EventId::is_foreign), which no partition
+    /// holds: they have a table of their own, `processed_foreign_event`. Without days such an id is an error.
+    pub fn keep_foreign_ids(&mut self, days: Option<u32>) {
+        self.foreign_days = days;
     }
 
     /// Begins a transaction, READ COMMITTED whatever the database's default (public case 8).
@@ -311,11 +320,32 @@ impl Session {
         given.sort_unstable();
         given.dedup_by_key(|event| event.0);
         let mut outside = BTreeSet::new();
+        let is_foreign = |id: &Uuid| EventId::try_from(*id).is_err();
+        let (foreign, mut given): (Vec<_>, Vec<_>) =
+            given.into_iter().partition(|(id, _)| is_foreign(id));
+        let foreign: (Vec<Uuid>, Vec<&[u8]>) = foreign.into_iter().unzip();
+        let foreign_days = match self.foreign_days {
+            Some(days) => i32::try_from(days).unwrap_or(i32::MAX),
+            None if foreign.0.is_empty() => 0,
+            None => {
+                return Err(misuse(
+                    WHAT,
+                    "it has foreign ids, and nobody said how long they are kept",
+                ));
+            }
+        };
         for _ in 0..DEDUP_TRIES {
             let (ids, keys): (Vec<Uuid>, Vec<&[u8]>) = given.iter().copied().unzip();
             type Found = (String, Vec<Uuid>, Vec<Vec<u8>>);
             let inserted = self
                 .statement::<Found>(async |conn| match topic {
+                    _ if !foreign.0.is_empty() => {
+                        let query = sqlx::query(DEDUP_WITH_FOREIGN).bind(consumer).bind(&ids);
+                        let query = query.bind(topic).bind(&keys);
+                        let query = query.bind(&foreign.0).bind(&foreign.1).bind(foreign_days);
+                        let row = query.fetch_one(conn).await?;
+                        Ok((row.try_get(0)?, row.try_get(1)?, row.try_get(2)?))
+                    }
                     None => {
                         let query = sqlx::query(DEDUP).bind(consumer).bind(&ids);
                         let row = query.fetch_one(conn).await?;
@@ -757,15 +787,20 @@ impl Session {
         // so it is the transaction's own.
         let xid32 = u32::try_from(xid.0 & u64::from(u32::MAX)).unwrap_or_default();
         let delete = async |conn: &mut PgConnection| {
-            sqlx::query(
+            for sql in [
                 "DELETE FROM processed_event \
                  WHERE consumer_group = $1 AND event_id = ANY($2) AND xmin = $3::text::xid",
-            )
-            .bind(consumer)
-            .bind(ids)
-            .bind(xid32.to_string())
-            .execute(conn)
-            .await
+                "DELETE FROM processed_foreign_event \
+                 WHERE consumer_group = $1 AND event_id = ANY($2) AND xmin = $3::text::xid",
+            ] {
+                sqlx::query(sql)
+                    .bind(consumer)
+                    .bind(ids)
+                    .bind(xid32.to_string())
+                    .execute(&mut *conn)
+                    .await?;
+            }
+            Ok(())
         };
         let mut last = match self.statement(delete).await {
             Ok(_) => return Ok(()),
@@ -989,6 +1024,34 @@ const DEDUP_UNLESS_PARKED: &str = "\
         RETURNING event_id \
     ) \
     SELECT pg_current_xact_id()::text, ARRAY(SELECT event_id FROM fresh), ARRAY(SELECT key FROM parked)";
+
+/// The same for a batch with foreign ids, `$5` with their keys `$6`, which are remembered for `$7` days. Without a topic no
+/// key is parked.
+const DEDUP_WITH_FOREIGN: &str = "\
+    WITH parked AS MATERIALIZED ( \
+        SELECT known.key \
+        FROM (SELECT DISTINCT key FROM unnest($4::bytea[] || $6::bytea[]) AS given (key)) given \
+        CROSS JOIN LATERAL ( \
+            SELECT key FROM parked_key \
+            WHERE consumer = $1 AND topic = $3 AND key = given.key \
+            FOR KEY SHARE \
+        ) known \
+    ), fresh AS ( \
+        INSERT INTO processed_event (consumer_group, event_id) \
+        SELECT $1, id FROM unnest($2::uuid[], $4::bytea[]) AS given (id, key) \
+        WHERE given.key NOT IN (SELECT key FROM parked) \
+        ON CONFLICT (consumer_group, event_id) DO NOTHING \
+        RETURNING event_id \
+    ), foreign_fresh AS ( \
+        INSERT INTO processed_foreign_event (consumer_group, event_id, keep_until) \
+        SELECT $1, id, now() + make_interval(days => $7) FROM unnest($5::uuid[], $6::bytea[]) AS given (id, key) \
+        WHERE given.key NOT IN (SELECT key FROM parked) \
+        ON CONFLICT (consumer_group, event_id) DO NOTHING \
+        RETURNING event_id \
+    ) \
+    SELECT pg_current_xact_id()::text, \
+           ARRAY(SELECT event_id FROM fresh UNION ALL SELECT event_id FROM foreign_fresh), \
+           ARRAY(SELECT key FROM parked)";
 
 /// How long to wait until a lost connection's transaction has an outcome, and how often to ask.
 const OUTCOME_LIMIT: Duration = Duration::from_secs(10);

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use factum_kafka::{KafkaSettings, SaslMechanism, Security, SettingProblem};
-use factum_postgres::{DatabaseSettings, Window};
+use factum_postgres::{DatabaseSettings, Retention, Window};
 use secrecy::{ExposeSecret, SecretString};
 use url::Url;
 
@@ -25,6 +25,9 @@ const SHUTDOWN_DEADLINE_DEFAULT_SECONDS: u32 = 25;
 const DEDUP_WINDOW_DEFAULT_DAYS: u32 = 30;
 /// How many days ahead partitions are made, so that a week without maintenance stops nobody.
 const DEDUP_AHEAD_DAYS: u32 = 7;
+/// How long after it happened an event may be replayed, or come again for any other reason than the topic and the
+/// retries.
+const REPLAY_HORIZON_DEFAULT_DAYS: u32 = 7;
 /// How long a lane waits for a free connection.
 const ACQUIRE_TIMEOUT_DEFAULT_SECONDS: u32 = 10;
 /// How long a statement waits for a lock (a concurrent duplicate waits for the winner's commit).
@@ -46,12 +49,20 @@ const ACQUIRE_TIMEOUT: &str = "FACTUM_DATABASE_ACQUIRE_TIMEOUT_SECONDS";
 const LOCK_TIMEOUT: &str = "FACTUM_DATABASE_LOCK_TIMEOUT_SECONDS";
 const SHUTDOWN_DEADLINE: &str = "FACTUM_SHUTDOWN_DEADLINE_SECONDS";
 const DEDUP_WINDOW: &str = "FACTUM_DEDUP_WINDOW_DAYS";
+const REPLAY_HORIZON: &str = "FACTUM_REPLAY_HORIZON_DAYS";
+const SHORT_WINDOW: &str = "FACTUM_ALLOW_SHORT_DEDUP_WINDOW";
+const OUTBOX_KEEP: &str = "FACTUM_OUTBOX_KEEP_HOURS";
+const DEAD_LETTERS_KEEP: &str = "FACTUM_DEAD_LETTERS_KEEP_DAYS";
+const OPEN_DEAD_LETTERS_KEEP: &str = "FACTUM_OPEN_DEAD_LETTERS_KEEP_DAYS";
+const CALLS_KEEP: &str = "FACTUM_CALLS_KEEP_DAYS";
+const REPLAYS_KEEP: &str = "FACTUM_REPLAYS_KEEP_DAYS";
+const AUDIT_KEEP: &str = "FACTUM_AUDIT_KEEP_DAYS";
 const BUILD: &str = "FACTUM_BUILD";
 const CREATE_TOPICS: &str = "FACTUM_CREATE_TOPICS";
 const CLOUD_EVENTS_SOURCE: &str = "FACTUM_CLOUD_EVENTS_SOURCE";
 
 /// Every setting that has a name of its own, for the typo guard and the documentation's test.
-const SETTINGS: [&str; 17] = [
+const SETTINGS: [&str; 25] = [
     DATABASE_URL,
     KAFKA_BROKERS,
     SERVICE,
@@ -67,6 +78,14 @@ const SETTINGS: [&str; 17] = [
     LOCK_TIMEOUT,
     SHUTDOWN_DEADLINE,
     DEDUP_WINDOW,
+    REPLAY_HORIZON,
+    SHORT_WINDOW,
+    OUTBOX_KEEP,
+    DEAD_LETTERS_KEEP,
+    OPEN_DEAD_LETTERS_KEEP,
+    CALLS_KEEP,
+    REPLAYS_KEEP,
+    AUDIT_KEEP,
     CREATE_TOPICS,
     CLOUD_EVENTS_SOURCE,
 ];
@@ -167,6 +186,14 @@ impl fmt::Display for Profile {
 /// | `FACTUM_DATABASE_LOCK_TIMEOUT_SECONDS` | `5` | 1 to 300: the wait for a lock |
 /// | `FACTUM_SHUTDOWN_DEADLINE_SECONDS` | `25` | 1 to 3600: how long the service may drain after a signal |
 /// | `FACTUM_DEDUP_WINDOW_DAYS` | `30` | 1 to 3650: how long an event id is remembered; an older event is refused, never handled twice |
+/// | `FACTUM_REPLAY_HORIZON_DAYS` | `7` | 0 to 3650: for how long after its time an event may be replayed; the dedup window is to be longer than a topic's retention, the retries and this together |
+/// | `FACTUM_ALLOW_SHORT_DEDUP_WINDOW` | `true` in development, else `false` | whether the service starts though its dedup window is too short for a topic |
+/// | `FACTUM_OUTBOX_KEEP_HOURS` | `72` | 1 to 87600: how long published rows of the outbox stay |
+/// | `FACTUM_DEAD_LETTERS_KEEP_DAYS` | `30` | 1 to 3650: how long dead letters stay that were replayed or discarded |
+/// | `FACTUM_OPEN_DEAD_LETTERS_KEEP_DAYS` | for ever | 1 to 3650: how long open dead letters stay |
+/// | `FACTUM_CALLS_KEEP_DAYS` | `90` | 1 to 3650: how long calls stay that are done or were resolved |
+/// | `FACTUM_REPLAYS_KEEP_DAYS` | `90` | 1 to 3650: how long replays and plans stay that have ended |
+/// | `FACTUM_AUDIT_KEEP_DAYS` | for ever | 1 to 3650: how long rows of the audit stay |
 /// | `FACTUM_CREATE_TOPICS` | `true` in development, else `false` | whether the topics that the service declares as its own are created at start (CFG-5) |
 /// | `FACTUM_CLOUD_EVENTS_SOURCE` | none | a URI reference such as `/orders`: the relay adds the attributes of CloudEvents to each record, with this source |
 /// | `FACTUM_CALL_<NAME>_URL` | none | an endpoint of calls, such as `https://api.example.com/base`; `http` only on this machine or in development. `CARD_PAYMENTS` is the endpoint `card-payments` |
@@ -219,6 +246,12 @@ pub struct Config {
     pub shutdown_deadline: Duration,
     /// The dedup window, `FACTUM_DEDUP_WINDOW_DAYS`.
     pub window: Window,
+    /// How long after its time an event may be replayed, `FACTUM_REPLAY_HORIZON_DAYS`.
+    pub replay_horizon: Duration,
+    /// Whether the service starts though the dedup window is too short for a topic, `FACTUM_ALLOW_SHORT_DEDUP_WINDOW`.
+    pub allow_short_window: bool,
+    /// How long rows stay that nobody needs any more, `FACTUM_OUTBOX_KEEP_HOURS` and its kin.
+    pub retention: Retention,
     /// Whether topics that the service owns may be created at start, `FACTUM_CREATE_TOPICS`.
     pub create_topics: bool,
     /// The source of the CloudEvents attributes that a relay adds, `FACTUM_CLOUD_EVENTS_SOURCE`. `None`: it adds
@@ -332,6 +365,30 @@ impl Config {
         })
     }
 
+    /// What is kept for how long, by the settings' names: for those who look at the database.
+    pub(crate) fn kept(&self) -> Vec<(&'static str, String)> {
+        let days = |kept: Duration| (kept.as_secs() / (24 * 60 * 60)).to_string();
+        let or_ever = |kept: Option<Duration>| kept.map_or_else(|| "for ever".to_owned(), days);
+        let Retention {
+            outbox,
+            dead_letters,
+            open_dead_letters,
+            calls,
+            replays,
+            audit,
+        } = self.retention;
+        vec![
+            (DEDUP_WINDOW, self.window.keep_days.to_string()),
+            (REPLAY_HORIZON, days(self.replay_horizon)),
+            (OUTBOX_KEEP, (outbox.as_secs() / (60 * 60)).to_string()),
+            (DEAD_LETTERS_KEEP, days(dead_letters)),
+            (OPEN_DEAD_LETTERS_KEEP, or_ever(open_dead_letters)),
+            (CALLS_KEEP, days(calls)),
+            (REPLAYS_KEEP, days(replays)),
+            (AUDIT_KEEP, or_ever(audit)),
+        ]
+    }
+
     /// Host, port and database, without user or password: for messages.
     pub(crate) fn database_place(&self) -> String {
         database_place(self.database.url.expose_secret())
@@ -364,6 +421,13 @@ impl Config {
         let keep_days = reader
             .number(DEDUP_WINDOW, "days", 1..=3650)
             .unwrap_or(DEDUP_WINDOW_DEFAULT_DAYS);
+        let replay_horizon = reader
+            .number(REPLAY_HORIZON, "days", 0..=3650)
+            .unwrap_or(REPLAY_HORIZON_DEFAULT_DAYS);
+        let allow_short_window = reader
+            .boolean(SHORT_WINDOW)
+            .unwrap_or(profile == Some(Profile::Development));
+        let retention = reader.retention();
         let create_topics = reader
             .boolean(CREATE_TOPICS)
             .unwrap_or(profile == Some(Profile::Development));
@@ -412,6 +476,9 @@ impl Config {
                 keep_days,
                 ahead_days: DEDUP_AHEAD_DAYS,
             },
+            replay_horizon: days(replay_horizon),
+            allow_short_window,
+            retention,
             create_topics,
             cloud_events,
             calls,
@@ -437,6 +504,9 @@ impl fmt::Debug for Config {
             .field("lock_timeout", &self.database.lock_timeout)
             .field("shutdown_deadline", &self.shutdown_deadline)
             .field("window_days", &self.window.keep_days)
+            .field("replay_horizon", &self.replay_horizon)
+            .field("allow_short_window", &self.allow_short_window)
+            .field("retention", &self.retention)
             .field("create_topics", &self.create_topics)
             .field("cloud_events", &self.cloud_events)
             .field("calls", &self.calls)
@@ -558,6 +628,24 @@ impl Reader {
                 );
                 None
             }
+        }
+    }
+
+    fn retention(&mut self) -> Retention {
+        let defaults = Retention::default();
+        let mut kept = |name| self.number(name, "days", 1..=3650).map(days);
+        let retention = Retention {
+            outbox: defaults.outbox,
+            dead_letters: kept(DEAD_LETTERS_KEEP).unwrap_or(defaults.dead_letters),
+            open_dead_letters: kept(OPEN_DEAD_LETTERS_KEEP),
+            calls: kept(CALLS_KEEP).unwrap_or(defaults.calls),
+            replays: kept(REPLAYS_KEEP).unwrap_or(defaults.replays),
+            audit: kept(AUDIT_KEEP),
+        };
+        let outbox = self.number(OUTBOX_KEEP, "hours", 1..=87_600);
+        Retention {
+            outbox: outbox.map_or(defaults.outbox, |hours| days(hours) / 24),
+            ..retention
         }
     }
 
@@ -942,6 +1030,10 @@ impl Reader {
 
 fn seconds(count: u32) -> Duration {
     Duration::from_secs(u64::from(count))
+}
+
+fn days(count: u32) -> Duration {
+    seconds(count) * (24 * 60 * 60)
 }
 
 fn variable(name: &str) -> String {

@@ -78,7 +78,35 @@ pub struct Consumer {
     unknown_types: UnknownPolicy,
     start_at: StartAt,
     mirror: bool,
+    foreign_ids: ForeignIds,
     stats: Arc<ConsumerStats>,
+}
+
+/// What to do with events whose id is a UUID of another version than 7, such as foreign producers make. Such an id says no
+/// time, so the dedup table can neither find a partition for it nor tell when it may be forgotten.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub enum ForeignIds {
+    /// Set them aside as dead letters with the reason `event_id` (IDEM-1). The default.
+    #[default]
+    Refuse,
+    /// Handle them, and remember each id for so many days from its handling on, 1 to 3,650, in a table of its own. **An
+    /// event that comes again later than that has a second effect**, and nothing tells: take more days than the topic's
+    /// retention, the retries and the replay horizon together. The start check and `factum doctor` compare them.
+    Keep {
+        /// Days.
+        days: u32,
+    },
+}
+
+impl ForeignIds {
+    /// For how many days ids are remembered, if they are taken.
+    pub(crate) fn days(self) -> Option<u32> {
+        match self {
+            ForeignIds::Refuse => None,
+            ForeignIds::Keep { days } => Some(days),
+        }
+    }
 }
 
 impl std::fmt::Debug for Consumer {
@@ -110,6 +138,7 @@ impl Consumer {
             unknown_types: UnknownPolicy::default(),
             start_at: StartAt::default(),
             mirror: false,
+            foreign_ids: ForeignIds::default(),
             stats: Arc::new(ConsumerStats::default()),
         }
     }
@@ -218,6 +247,17 @@ impl Consumer {
         self
     }
 
+    /// What to do with events whose id is a UUID of another version than 7.
+    ///
+    /// ```
+    /// # use factum_runtime::{Consumer, ForeignIds};
+    /// Consumer::named("billing-order-confirmed").foreign_ids(ForeignIds::Keep { days: 30 });
+    /// ```
+    pub fn foreign_ids(mut self, policy: ForeignIds) -> Self {
+        self.foreign_ids = policy;
+        self
+    }
+
     /// Where a group without committed offsets begins; default: the earliest record (CONS-4).
     pub fn start_at(mut self, start_at: StartAt) -> Self {
         self.start_at = start_at;
@@ -284,6 +324,16 @@ impl Consumer {
             0 | 1 => partitions,
             workers => workers,
         }
+    }
+
+    /// The longest time from an event's first failure to its last retry.
+    pub(crate) fn retry_horizon(&self) -> Duration {
+        self.retry.horizon()
+    }
+
+    /// For how many days it remembers foreign ids, if it takes any.
+    pub(crate) fn foreign_days(&self) -> Option<u32> {
+        self.foreign_ids.days()
     }
 
     /// Connections of its retrier.
@@ -367,6 +417,16 @@ impl Consumer {
                 "write a `.handler_timeout(…)` of some seconds",
             ));
         }
+        if let Some(days) = self.foreign_ids.days()
+            && !(1..=3650).contains(&days)
+        {
+            let what = format!("it remembers foreign ids for {days} days");
+            problems.push(problem(
+                "IDEM-1",
+                what,
+                "write `.foreign_ids(ForeignIds::Keep { days })` with 1 to 3650",
+            ));
+        }
         problems.extend(retry_topic::problems(&self.name, &self.retry));
         // A restart while the first retry of a partition waits there would begin behind it.
         if self.start_at == StartAt::Latest && self.retry_topics().names().next().is_some() {
@@ -411,6 +471,8 @@ impl Consumer {
         let readers = Readers {
             consumer: self.name.clone(),
             group: group.group_id.clone(),
+            retry_horizon: self.retry.horizon(),
+            foreign_days: self.foreign_ids.days(),
             taken: with_newest(&taken),
             stats: stats.clone(),
             db: context.db.clone(),
@@ -422,7 +484,11 @@ impl Consumer {
             (self.concurrency > 1).then(|| Arc::new(Semaphore::new(self.concurrency as usize)));
         let lane_context = Arc::new(HandlingContext {
             consumer: self.name.clone(),
-            registry: self.registry,
+            registry: match self.foreign_ids {
+                ForeignIds::Refuse => self.registry,
+                ForeignIds::Keep { .. } => self.registry.with_foreign_ids(),
+            },
+            foreign_days: self.foreign_ids.days(),
             handlers: self.handlers,
             retry: self.retry,
             handler_timeout: self.handler_timeout,

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use factum_event::TakenType;
-use factum_postgres::{Database, Reading, record_readers};
+use factum_postgres::{Database, Reading, ReadingConsumer, record_readers};
 use tokio_util::sync::CancellationToken;
 
 use crate::stats::{ConsumerStats, TypeStats};
@@ -20,6 +20,8 @@ const LAST_LIMIT: Duration = Duration::from_secs(1);
 pub(crate) struct Readers {
     pub(crate) consumer: String,
     pub(crate) group: String,
+    pub(crate) retry_horizon: Duration,
+    pub(crate) foreign_days: Option<u32>,
     /// The types of records, each with the newest version that has a handler.
     pub(crate) taken: Vec<(TakenType, &'static str)>,
     pub(crate) stats: Arc<ConsumerStats>,
@@ -70,7 +72,13 @@ impl Readers {
                 }
             })
             .collect();
-        match record_readers(&self.db, &self.consumer, &self.group, &readings).await {
+        let consumer = ReadingConsumer {
+            name: &self.consumer,
+            group: &self.group,
+            retry_horizon: self.retry_horizon,
+            foreign_days: self.foreign_days,
+        };
+        match record_readers(&self.db, &consumer, &readings).await {
             Ok(()) => *told = now,
             Err(error) => tracing::warn!(consumer = %self.consumer, %error,
                 "could not say which event types it takes; nothing else is affected"),

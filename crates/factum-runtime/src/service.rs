@@ -132,8 +132,9 @@ impl ServiceBuilder {
         self
     }
 
-    /// Whether this process moves the dedup window and folds the counts of dead letters. On by default; with it off, another process
-    /// must do it, or consumers stop a week later for want of a partition.
+    /// Whether this process moves the dedup window, deletes what is older than its retention and folds the counts of dead
+    /// letters. On by default; with it off, another process must do it, or consumers stop a week later for want of a
+    /// partition.
     pub fn maintenance(mut self, on: bool) -> ServiceBuilder {
         self.maintenance = on;
         self
@@ -250,8 +251,14 @@ impl ServiceBuilder {
         );
         if maintenance {
             let db = db.clone();
+            let kept = maintenance::Kept {
+                service: config.service.clone(),
+                window: config.window,
+                retention: config.retention,
+                settings: config.kept(),
+            };
             parts.start(Part::Maintenance, |stop| async move {
-                maintenance::run(db, config.window, stop).await;
+                maintenance::run(db, kept, stop).await;
                 Ok(())
             });
         }

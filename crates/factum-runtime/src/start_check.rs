@@ -3,18 +3,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use factum_kafka::{KafkaError, KafkaErrorKind, NewTopic, create_topics, describe_topics};
+use factum_kafka::{
+    KafkaError, KafkaErrorKind, KafkaSettings, NewTopic, create_topics, describe_topics,
+    topic_settings,
+};
 use factum_postgres::{Database, DatabaseSettings, SchemaProblem, check_schema};
 
 use crate::answer::Calls;
 use crate::config::{Profile, is_kebab};
 use crate::consumer::Consumer;
 use crate::endpoint::Endpoint;
+use crate::horizon::{Horizon, Memory};
 use crate::problem::{Problem, counted};
 use crate::service::{ServiceBuilder, ServiceError};
 
 /// How long the brokers may take to describe the topics, and again to create them.
 const TOPICS_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long they may take to tell the topics' settings.
+const SETTINGS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest consumer name in bytes: it is Kafka's group id and a column of every dedup row.
 const CONSUMER_NAME_MAX_BYTES: usize = 128;
 /// librdkafka's own, where `KAFKA_CONSUMER_MAX_POLL_INTERVAL_MS` says nothing else.
@@ -47,6 +53,7 @@ impl ServiceBuilder {
         problems.extend(self.part_problems());
         let endpoints = self.endpoints(&mut problems);
         let topics = self.check_topics(&mut problems).await;
+        self.check_horizons(&topics, &mut problems).await;
         let lanes = self.lanes(&topics);
         let settings = self.database_settings(&topics, &mut problems);
         let db = self.check_database(&settings, &mut problems).await;
@@ -341,6 +348,48 @@ impl ServiceBuilder {
         topics
     }
 
+    /// Whether dedup remembers events for longer than each topic may bring them again. Too short a memory keeps the
+    /// service from starting, unless it is allowed by name, as in development: then it is a warning, which nothing
+    /// waits for.
+    async fn check_horizons(
+        &self,
+        topics: &BTreeMap<String, Option<u32>>,
+        problems: &mut Vec<Problem>,
+    ) {
+        let is_there = |topic: &&str| topics.get(*topic).copied().flatten().is_some();
+        let mut memories = Vec::new();
+        for consumer in &self.consumers {
+            for topic in consumer.topics().into_iter().filter(is_there) {
+                memories.push(Remembered {
+                    consumer: consumer.name().to_owned(),
+                    topic: topic.to_owned(),
+                    retries: consumer.retry_horizon(),
+                    replays: self.config.replay_horizon,
+                    window_days: self.config.window.keep_days,
+                    foreign_days: consumer.foreign_days(),
+                });
+            }
+        }
+        if memories.is_empty() {
+            return;
+        }
+        let kafka = self.config.kafka.clone();
+        if self.config.allow_short_window {
+            tokio::spawn(async move {
+                match compare(&kafka, &memories).await {
+                    Ok(short) => short.iter().for_each(|problem| tracing::warn!("{problem}")),
+                    Err(error) => tracing::debug!(%error, "{NOT_COMPARED}"),
+                }
+            });
+            return;
+        }
+        match compare(&kafka, &memories).await {
+            Ok(short) => problems.extend(short),
+            // Not worth a refusal: a service may run without the right to ask.
+            Err(error) => tracing::warn!(%error, "{NOT_COMPARED}"),
+        }
+    }
+
     async fn create_own_topics(
         &self,
         owned: &BTreeSet<String>,
@@ -521,6 +570,59 @@ fn partitions(consumer: &Consumer, topics: &BTreeMap<String, Option<u32>>) -> u3
     let read = consumer.topics().into_iter().chain(retry_topics.names());
     read.map(|topic| topics.get(topic).copied().flatten().unwrap_or(0))
         .fold(0, u32::saturating_add)
+}
+
+const NOT_COMPARED: &str = "the brokers don't tell for how long topics keep their records, so that the dedup window isn't \
+                            compared with it; give this user the right DescribeConfigs";
+
+/// What a consumer remembers of a topic's events.
+struct Remembered {
+    consumer: String,
+    topic: String,
+    retries: Duration,
+    replays: Duration,
+    window_days: u32,
+    foreign_days: Option<u32>,
+}
+
+/// Those whose memory is too short for what their topic keeps.
+async fn compare(
+    kafka: &KafkaSettings,
+    memories: &[Remembered],
+) -> Result<Vec<Problem>, KafkaError> {
+    let asked: BTreeSet<&str> = memories.iter().map(|m| m.topic.as_str()).collect();
+    let asked: Vec<&str> = asked.into_iter().collect();
+    let settings = topic_settings(kafka, &asked, SETTINGS_TIMEOUT).await?;
+    let mut problems = Vec::new();
+    for remembered in memories {
+        let Some(found) = settings.get(&remembered.topic) else {
+            continue;
+        };
+        let horizon = Horizon {
+            topic: &remembered.topic,
+            retention: found.retention,
+            retries: remembered.retries,
+            replays: remembered.replays,
+        };
+        let window = Memory::Window {
+            days: remembered.window_days,
+        };
+        let foreign = remembered.foreign_days.map(|days| Memory::Foreign { days });
+        for memory in [Some(window), foreign].into_iter().flatten() {
+            if let Err(short) = horizon.compare(memory) {
+                problems.push(Problem::new(
+                    "IDEM-2",
+                    format!(
+                        "consumer `{}`, topic `{}`",
+                        remembered.consumer, remembered.topic
+                    ),
+                    format!("{}; {}", short.what, short.why),
+                    short.mend,
+                ));
+            }
+        }
+    }
+    Ok(problems)
 }
 
 /// The text of a schema problem is `rule: what; mend`.

@@ -43,6 +43,8 @@ const ROOM_DELAY: Duration = Duration::from_millis(500);
 pub(crate) struct HandlingContext {
     pub(crate) consumer: String,
     pub(crate) registry: Registry,
+    /// For how many days foreign ids are remembered; `None`: the registry takes none.
+    pub(crate) foreign_days: Option<u32>,
     pub(crate) handlers: HashMap<&'static str, Arc<dyn ErasedHandler>>,
     pub(crate) retry: Retry,
     pub(crate) handler_timeout: Duration,
@@ -276,7 +278,9 @@ impl Worker {
             () = self.drain.cancelled() => return Err(NotOpened::Halt(Halt::Draining)),
         };
         let opened = Session::open_in(db, turn).await;
-        self.session = Some(opened.map_err(NotOpened::Database)?);
+        let mut session = opened.map_err(NotOpened::Database)?;
+        session.keep_foreign_ids(self.context.foreign_days);
+        self.session = Some(session);
         Ok(())
     }
 

@@ -71,6 +71,8 @@ const LANES: &str = "crates/factum-kafka/src/lanes.rs";
 const OUTCOME: &str = "crates/factum-event/src/outcome.rs";
 const DECODE: &str = "crates/factum-event/src/decode.rs";
 const VERSION: &str = "crates/factum-event/src/version.rs";
+const RETENTION: &str = "crates/factum-postgres/src/retention.rs";
+const HORIZON: &str = "crates/factum-runtime/src/horizon.rs";
 const SESSION: &str = "crates/factum-postgres/src/session.rs";
 const REPLAY_STORE: &str = "crates/factum-postgres/src/replay.rs";
 const LETTER_COUNTS: &str = "crates/factum-postgres/src/dead_letter_group.rs";
@@ -765,6 +767,61 @@ pub(crate) const PATCHES: &[Patch] = &[
         catchers: &[Catcher::Test {
             target: UNIT,
             name: "an_error_of_factum_s_own",
+        }],
+    },
+    Patch {
+        name: "retention-of-waiting-rows",
+        what: "outbox rows go by their age, published or not",
+        file: RETENTION,
+        sound: "    concat!(\"published_at < \", cutoff!()),\n",
+        broken: "    concat!(\"created_at < \", cutoff!()),\n",
+        catchers: &[Catcher::Test {
+            target: POSTGRES,
+            name: "retention::an_outbox_row_goes_only",
+        }],
+    },
+    Patch {
+        name: "retention-without-limit",
+        what: "everything that is due goes in one statement",
+        file: RETENTION,
+        sound: "const BATCH: i64 = 1_000;",
+        broken: "const BATCH: i64 = 1_000_000_000;",
+        catchers: &[Catcher::Test {
+            target: POSTGRES,
+            name: "retention::case_39",
+        }],
+    },
+    Patch {
+        name: "retention-of-open-letters",
+        what: "open dead letters go with the settled ones",
+        file: RETENTION,
+        sound: "by_time!(\"dead_letter\", \"state <> 'open'\", \"state_at\")",
+        broken: "by_time!(\"dead_letter\", \"true\", \"last_seen\")",
+        catchers: &[Catcher::Test {
+            target: POSTGRES,
+            name: "retention::what_is_settled",
+        }],
+    },
+    Patch {
+        name: "foreign-ids-not-remembered",
+        what: "a foreign id counts as new each time",
+        file: SESSION,
+        sound: "        INSERT INTO processed_foreign_event (consumer_group, event_id, keep_until) \\\n        SELECT $1, id,",
+        broken: "        INSERT INTO processed_foreign_event (consumer_group, event_id, keep_until) \\\n        SELECT $1 || gen_random_uuid(), id,",
+        catchers: &[Catcher::Test {
+            target: POSTGRES,
+            name: "dedup::foreign_ids_are_remembered",
+        }],
+    },
+    Patch {
+        name: "horizon-without-replays",
+        what: "the window is compared with the topic and the retries alone",
+        file: HORIZON,
+        sound: "            retention\n                .saturating_add(self.retries)\n                .saturating_add(self.replays),\n",
+        broken: "            retention\n                .saturating_add(self.retries),\n",
+        catchers: &[Catcher::Test {
+            target: UNIT,
+            name: "listing_fault_12",
         }],
     },
 ];

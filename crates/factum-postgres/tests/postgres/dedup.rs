@@ -1,7 +1,8 @@
 use factum_event::EventId;
 use factum_postgres::DedupVerdict::{Duplicate, Fresh, OutOfWindow};
 use factum_postgres::{
-    CommitError, Database, DatabaseSettings, ErrorKind, Session, Window, classify, new_event_id,
+    CommitError, Database, DatabaseSettings, DedupVerdict, ErrorKind, Session, Window, classify,
+    new_event_id,
 };
 use sqlx::PgConnection;
 use time::OffsetDateTime;
@@ -413,4 +414,136 @@ async fn many_lanes_with_many_duplicates_have_each_effect_once() {
         "SELECT count(*) FROM (SELECT event_id FROM effect GROUP BY 1 HAVING count(*) > 1) t";
     assert_eq!(fixture.count(twice).await, 0);
     assert_eq!(fixture.effects().await, fixture.processed().await);
+}
+
+/// Ids of a foreign producer: version 4.
+fn foreign<const N: usize>() -> [EventId; N] {
+    std::array::from_fn(|_| {
+        let random = uuid::Builder::from_random_bytes(fastrand::u128(..).to_be_bytes());
+        EventId::foreign(random.into_uuid()).unwrap()
+    })
+}
+
+async fn handle_foreign(fixture: &Fixture, consumer: &str, ids: &[EventId]) -> Vec<DedupVerdict> {
+    let mut session = Session::open(&fixture.db).await.unwrap();
+    session.keep_foreign_ids(Some(30));
+    session.begin().await.unwrap();
+    let dedup = session.dedup(consumer, ids).await.unwrap();
+    session.commit(dedup.xid).await.unwrap();
+    session.close().await;
+    dedup.verdicts
+}
+
+const FOREIGN: &str = "SELECT count(*) FROM processed_foreign_event";
+
+#[tokio::test]
+async fn foreign_ids_are_remembered_for_their_days_in_a_table_of_their_own() {
+    let fixture = Fixture::new().await;
+    let [a, b] = foreign();
+    let [c] = ids();
+    let old = EventId::floor(1_732_419_419_162);
+    assert_eq!(
+        handle_foreign(&fixture, "billing", &[a, c, old, a, b]).await,
+        [Fresh, Fresh, OutOfWindow, Duplicate, Fresh]
+    );
+    assert_eq!(
+        (fixture.processed().await, fixture.count(FOREIGN).await),
+        (1, 2)
+    );
+    assert_eq!(
+        handle_foreign(&fixture, "billing", &[b, c, a]).await,
+        [Duplicate; 3]
+    );
+    assert_eq!(
+        handle_foreign(&fixture, "mail", &[a]).await,
+        [Fresh],
+        "another consumer"
+    );
+    let days = "SELECT count(*) FROM processed_foreign_event WHERE keep_until = processed_at + interval '30 d'";
+    assert_eq!(fixture.count(days).await, 3);
+
+    // A row goes with its time, and the event with it: that is the policy's limit.
+    fixture
+        .sql("UPDATE processed_foreign_event SET keep_until = now() - interval '1 s' WHERE consumer_group = 'billing'")
+        .await;
+    let report =
+        factum_postgres::apply_retention(&fixture.db, &factum_postgres::Retention::default())
+            .await
+            .unwrap();
+    assert_eq!(report.foreign_ids, 2);
+    assert_eq!(
+        handle_foreign(&fixture, "billing", &[a, b, c]).await,
+        [Fresh, Fresh, Duplicate]
+    );
+}
+
+#[tokio::test]
+async fn a_concurrent_foreign_duplicate_waits_and_sees_the_outcome() {
+    let fixture = Fixture::new().await;
+    let [a] = foreign();
+    let mut first = Session::open(&fixture.db).await.unwrap();
+    first.keep_foreign_ids(Some(30));
+    first.begin().await.unwrap();
+    let dedup = first.dedup("billing", &[a]).await.unwrap();
+    assert_eq!(dedup.verdicts, [Fresh]);
+    let other = async { handle_foreign(&fixture, "billing", &[a]).await };
+    let ending = async {
+        fixture.until_one_waits_for_a_lock().await;
+        first.commit(dedup.xid).await.unwrap();
+    };
+    let (verdicts, ()) = tokio::join!(other, ending);
+    assert_eq!(verdicts, [Duplicate]);
+}
+
+#[tokio::test]
+async fn a_foreign_id_whose_key_is_parked_waits_behind_it_unless_it_was_handled() {
+    let fixture = Fixture::new().await;
+    let [a, b] = foreign();
+    let [c] = ids();
+    assert_eq!(handle_foreign(&fixture, "billing", &[b]).await, [Fresh]);
+    fixture
+        .sql("INSERT INTO parked_key (consumer, topic, key, next_attempt_at) VALUES ('billing', 'orders', 'k', now())")
+        .await;
+    let mut session = Session::open(&fixture.db).await.unwrap();
+    session.keep_foreign_ids(Some(30));
+    session.begin().await.unwrap();
+    let events: [(EventId, &[u8]); 3] = [(a, b"k"), (b, b"other"), (c, b"k")];
+    let dedup = session
+        .dedup_unless_parked("billing", "orders", &events)
+        .await
+        .unwrap();
+    assert_eq!(
+        dedup.verdicts,
+        [DedupVerdict::Parked, Duplicate, DedupVerdict::Parked]
+    );
+    session.commit(dedup.xid).await.unwrap();
+    assert_eq!(fixture.count(FOREIGN).await, 1);
+}
+
+#[tokio::test]
+async fn a_handlers_commit_takes_the_rows_of_unfinished_foreign_ids_back() {
+    let fixture = Fixture::new().await;
+    let [a, b] = foreign();
+    let mut session = Session::open(&fixture.db).await.unwrap();
+    session.keep_foreign_ids(Some(30));
+    session.begin().await.unwrap();
+    let dedup = session.dedup("billing", &[a, b]).await.unwrap();
+    crate::fixture::typed(session.conn(), "COMMIT").await;
+    let ended = session
+        .rollback_after_failure("billing", dedup.xid, &[b])
+        .await;
+    assert!(ended.is_err());
+    assert_eq!(
+        handle_foreign(&fixture, "billing", &[a, b]).await,
+        [Duplicate, Fresh]
+    );
+}
+
+#[tokio::test]
+async fn a_foreign_id_without_a_policy_is_no_event_of_the_session() {
+    let fixture = Fixture::new().await;
+    let mut session = Session::open(&fixture.db).await.unwrap();
+    session.begin().await.unwrap();
+    let refused = session.dedup("billing", &foreign::<1>()).await.unwrap_err();
+    assert!(refused.to_string().contains("foreign ids"), "{refused}");
 }

@@ -69,17 +69,21 @@ async fn the_printed_sql_runs_by_itself_and_is_known_as_applied() {
 
 #[tokio::test]
 async fn an_older_schema_is_named_and_brought_up_to_date() {
-    let fixture = Fixture::new().await;
-    let older = "DROP TABLE outbound_call; DELETE FROM factum_migration WHERE version = 6";
+    let all = migration::sql();
+    let (older, _) = all.split_once("-- Factum migration 6").unwrap();
     for with_a_tool in [false, true] {
-        fixture.sql(older).await;
+        let fixture = Fixture::empty().await;
+        fixture.sql(format!("BEGIN; {older} COMMIT;")).await;
+        maintain(&fixture.db, &Window::default(), OffsetDateTime::now_utc())
+            .await
+            .unwrap();
         let problems = check_schema(&fixture.db).await.unwrap();
-        assert_eq!(
-            problems,
-            [SchemaProblem::MigrationPending {
+        assert!(
+            problems.contains(&SchemaProblem::MigrationPending {
                 version: 6,
                 name: "outbound_call"
-            }]
+            }),
+            "{problems:?}"
         );
         if with_a_tool {
             fixture
@@ -87,7 +91,7 @@ async fn an_older_schema_is_named_and_brought_up_to_date() {
                 .await;
             assert_eq!(migration::up(&fixture.db).await.unwrap(), []);
         } else {
-            assert_eq!(migration::up(&fixture.db).await.unwrap().len(), 1);
+            assert_eq!(migration::up(&fixture.db).await.unwrap().len(), ALL - 5);
         }
         assert_eq!(check_schema(&fixture.db).await.unwrap(), []);
     }

@@ -1,4 +1,4 @@
-use factum_postgres::{EventReader, Reading, event_readers, record_readers};
+use factum_postgres::{EventReader, Reading, ReadingConsumer, event_readers, record_readers};
 use time::OffsetDateTime;
 use time::macros::datetime;
 
@@ -20,6 +20,15 @@ const V1: &str = "order.confirmed.v1";
 const V2: &str = "order.confirmed.v2";
 const AT: OffsetDateTime = datetime!(2026-06-01 12:00:00.123456 UTC);
 
+fn consumer(group: &'static str) -> ReadingConsumer<'static> {
+    ReadingConsumer {
+        name: "billing-orders",
+        group,
+        retry_horizon: std::time::Duration::from_secs(4023),
+        foreign_days: Some(30),
+    }
+}
+
 async fn read(fixture: &Fixture) -> Vec<EventReader> {
     event_readers(&fixture.db).await.unwrap()
 }
@@ -28,7 +37,7 @@ async fn read(fixture: &Fixture) -> Vec<EventReader> {
 async fn what_a_consumer_takes_adds_up() {
     let fixture = Fixture::new().await;
     let both = [reading(V1, V2), reading(V2, V2)];
-    record_readers(&fixture.db, "billing-orders", "billing-orders", &both)
+    record_readers(&fixture.db, &consumer("billing-orders"), &both)
         .await
         .unwrap();
     let first = read(&fixture).await;
@@ -54,7 +63,7 @@ async fn what_a_consumer_takes_adds_up() {
         ..reading(V1, V2)
     }];
     for readings in [&some[..], &both, &some] {
-        record_readers(&fixture.db, "billing-orders", "billing-renamed", readings)
+        record_readers(&fixture.db, &consumer("billing-renamed"), readings)
             .await
             .unwrap();
     }
@@ -67,6 +76,10 @@ async fn what_a_consumer_takes_adds_up() {
     );
     assert_eq!((v2.taken, v2.last_taken_at), (0, None));
     assert_eq!(v1.consumer_group, "billing-renamed");
+    assert_eq!(
+        (v1.retry_horizon.as_secs(), v1.foreign_days),
+        (4023, Some(30))
+    );
     assert_eq!(v1.declared_at, first[0].declared_at);
     assert!(v1.seen_at > first[0].seen_at);
 }
@@ -79,7 +92,7 @@ async fn code_of_another_generation_has_rows_of_its_own() {
         ..reading(V1, V1)
     }];
     for readings in [&old[..], &[reading(V1, V2), reading(V2, V2)]] {
-        record_readers(&fixture.db, "billing-orders", "billing-orders", readings)
+        record_readers(&fixture.db, &consumer("billing-orders"), readings)
             .await
             .unwrap();
     }
@@ -102,7 +115,7 @@ async fn instances_that_speak_at_once_dont_deadlock() {
                     if instance % 2 == 0 {
                         both.reverse();
                     }
-                    record_readers(&db, "billing-orders", "billing-orders", &both)
+                    record_readers(&db, &consumer("billing-orders"), &both)
                         .await
                         .unwrap();
                 }
