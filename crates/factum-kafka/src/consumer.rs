@@ -191,7 +191,8 @@ struct Offsets {
     assignments: u64,
     /// The assignment of each partition.
     assignment: HashMap<PartitionKey, u64>,
-    /// The offset that the brokers had of each: it goes back only when its topic was made anew.
+    /// The offset that the brokers had last of each partition that this member has or had: it goes
+    /// back only when its topic was made anew.
     accepted: HashMap<PartitionKey, i64>,
     /// Where the group begins, not yet written down.
     starts: BTreeMap<PartitionKey, i64>,
@@ -209,6 +210,8 @@ struct Context {
     start_at: StartAt,
     offsets: Mutex<Offsets>,
     stalled: Arc<Mutex<Vec<Stalled>>>,
+    /// Whether some topic may be gone.
+    in_doubt: AtomicBool,
 }
 
 impl ClientContext for Context {
@@ -236,6 +239,8 @@ impl ConsumerContext for Context {
                     .map(|e| (Arc::from(e.topic()), e.partition()))
                     .collect::<Vec<PartitionKey>>();
                 self.revoke(consumer, &keys, consumer.assignment_lost());
+                // Perhaps because their topic is gone: the brokers don't always say so.
+                self.in_doubt.store(true, Ordering::Relaxed);
             }
             Rebalance::Error(error) => {
                 tracing::error!(group = %self.group_id, %error, "the rebalance failed; librdkafka joins again");
@@ -319,7 +324,6 @@ impl Context {
         let mut offsets = lock(&self.offsets);
         for lane in &revoked {
             offsets.assignment.remove(&lane.key);
-            offsets.accepted.remove(&lane.key);
         }
     }
 
@@ -494,11 +498,16 @@ impl Context {
             );
         }
         for (key, found) in &found {
-            match found.position.expected {
-                Some(offset) if found.is_written => {
-                    offsets.accepted.entry(key.clone()).or_insert(offset);
+            let accepted = offsets.accepted.get(key).copied();
+            let went_back = accepted.filter(|accepted| written.get(key) < Some(accepted));
+            match (went_back, found.position.expected) {
+                (Some(accepted), _) if keys.contains(key) => {
+                    offsets.replaced.insert(key.clone(), accepted);
                 }
-                None if !found.is_gap => {
+                (_, Some(offset)) if found.is_written => {
+                    offsets.accepted.insert(key.clone(), offset);
+                }
+                (_, None) if !found.is_gap => {
                     offsets.starts.insert(key.clone(), found.begin);
                 }
                 _ => {}
@@ -620,6 +629,7 @@ impl GroupConsumer {
             start_at: group.start_at,
             offsets: Mutex::default(),
             stalled: Arc::default(),
+            in_doubt: AtomicBool::new(false),
         };
         let mut config = rdkafka::ClientConfig::new();
         match settings.group_protocol {
@@ -681,8 +691,8 @@ impl GroupConsumer {
             failed: failed.clone(),
             failure: failure.clone(),
             unread: BTreeMap::new(),
+            unread_pace: Pace::new(),
             doubt: None,
-            ask_from: Instant::now(),
         };
         let (closing, closed) = oneshot::channel();
         std::thread::Builder::new()
@@ -749,10 +759,42 @@ struct Poller {
     failure: Arc<Mutex<Option<KafkaError>>>,
     /// Partitions that nobody reads until it is known where from.
     unread: BTreeMap<PartitionKey, Unread>,
-    /// Since when some topic may be gone, and whether that was told.
-    doubt: Option<(Instant, bool)>,
-    /// The next question to the brokers, not before.
-    ask_from: Instant,
+    /// When those may be asked for.
+    unread_pace: Pace,
+    /// Since when some topic may be gone.
+    doubt: Option<Doubt>,
+}
+
+/// Some topic may be gone.
+struct Doubt {
+    /// When it began.
+    began: Instant,
+    /// Since when every answer has said that one is gone.
+    gone_since: Option<Instant>,
+    is_told: bool,
+    pace: Pace,
+}
+
+/// Keeps a question from being asked too often.
+struct Pace {
+    next: Instant,
+}
+
+impl Pace {
+    fn new() -> Pace {
+        Pace {
+            next: Instant::now(),
+        }
+    }
+
+    fn may_ask(&mut self) -> bool {
+        let now = Instant::now();
+        let may_ask = now >= self.next;
+        if may_ask {
+            self.next = now + ASK_AGAIN;
+        }
+        may_ask
+    }
 }
 
 /// Why a partition has to be read from elsewhere.
@@ -842,22 +884,12 @@ impl Poller {
                 | RDKafkaErrorCode::UnknownPartition
                 | RDKafkaErrorCode::UnknownTopicId,
             ) => {
-                self.doubt.get_or_insert((Instant::now(), false));
+                context.in_doubt.store(true, Ordering::Relaxed);
             }
             _ => {}
         }
         tracing::warn!(group = %context.group_id, %error, "the Kafka client reported a problem; it goes on");
         Ok(())
-    }
-
-    /// Whether the brokers may be asked again.
-    fn may_ask(&mut self) -> bool {
-        let now = Instant::now();
-        let may_ask = now >= self.ask_from;
-        if may_ask {
-            self.ask_from = now + ASK_AGAIN;
-        }
-        may_ask
     }
 
     /// Finds out where the partitions are to be read from that the client library stopped reading, and
@@ -887,7 +919,7 @@ impl Poller {
             self.unread
                 .retain(|key, _| offsets.assignment.contains_key(key));
         }
-        if self.unread.is_empty() || !self.may_ask() {
+        if self.unread.is_empty() || !self.unread_pace.may_ask() {
             return Ok(());
         }
         let keys: Vec<PartitionKey> = self.unread.keys().cloned().collect();
@@ -1001,9 +1033,11 @@ impl Poller {
         for (key, begin) in begins {
             self.unread.remove(key);
             offsets.replaced.remove(key);
+            offsets.starts.remove(key);
             if is_written {
-                offsets.starts.remove(key);
                 offsets.accepted.insert(key.clone(), *begin);
+            } else {
+                offsets.accepted.remove(key);
             }
         }
         drop(offsets);
@@ -1013,12 +1047,23 @@ impl Poller {
         })
     }
 
-    /// Whether a topic is gone for good, once the client library suspects it.
+    /// Whether a topic is gone for good, once something hints at it.
     fn look_for_topics(&mut self) -> Result<(), Failed> {
-        let Some((since, is_told)) = self.doubt else {
+        let context = self.consumer.context();
+        if context.in_doubt.swap(false, Ordering::Relaxed) {
+            let is_told = self.doubt.as_ref().is_some_and(|doubt| doubt.is_told);
+            let gone_since = self.doubt.take().and_then(|doubt| doubt.gone_since);
+            self.doubt = Some(Doubt {
+                began: Instant::now(),
+                gone_since,
+                is_told,
+                pace: Pace::new(),
+            });
+        }
+        let Some(doubt) = &mut self.doubt else {
             return Ok(());
         };
-        if !self.may_ask() {
+        if !doubt.pace.may_ask() {
             return Ok(());
         }
         let mut gone = Vec::new();
@@ -1028,18 +1073,24 @@ impl Poller {
                 Ok(None) => gone.push(format!("`{topic}`")),
                 // Nothing is known: it can't be said to have been gone all the time.
                 Err(_) => {
-                    self.doubt = Some((Instant::now(), is_told));
+                    doubt.gone_since = None;
                     return Ok(());
                 }
             }
         }
         if gone.is_empty() {
-            self.doubt = None;
+            doubt.gone_since = None;
+            // A broker may still know a topic that was deleted just now.
+            if doubt.began.elapsed() >= GONE_FOR {
+                self.doubt = None;
+            }
             return Ok(());
         }
-        if since.elapsed() < GONE_FOR || is_told {
+        let gone_since = *doubt.gone_since.get_or_insert_with(Instant::now);
+        if gone_since.elapsed() < GONE_FOR || doubt.is_told {
             return Ok(());
         }
+        doubt.is_told = true;
         let group = &self.consumer.context().group_id;
         let gone = gone.join(", ");
         match self.on_gap {
@@ -1052,7 +1103,6 @@ impl Poller {
             GapPolicy::Earliest => {
                 tracing::error!(%group, topics = gone,
                     "a topic was deleted while it was read; what was not read of it is gone. The consumer waits until it is made anew");
-                self.doubt = Some((since, true));
                 Ok(())
             }
         }
