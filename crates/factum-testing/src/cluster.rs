@@ -6,9 +6,9 @@ use std::thread;
 
 use anyhow::{Context as _, Result, anyhow};
 
-use crate::kafka_node::{COMMON_SETTINGS, Installation, Node, PORT_TRIES, lasting_ports};
+use crate::kafka_node::{COMMON_SETTINGS, Installation, Node, PORT_TRIES};
 use crate::kafka_wire;
-use crate::keeper::StartFailure;
+use crate::keeper::{StartFailure, lasting_ports};
 
 /// Three: the least of which one may be down while two copies of every record are kept.
 const NODES: usize = 3;

@@ -4,7 +4,8 @@ use std::fmt;
 
 use anyhow::Result;
 
-use crate::kafka_node::{COMMON_SETTINGS, Installation, Node, PORT_TRIES, lasting_ports};
+use crate::kafka_node::{COMMON_SETTINGS, Installation, Node, PORT_TRIES};
+use crate::keeper::lasting_ports;
 
 pub use crate::kafka_node::VERSION;
 

@@ -1,13 +1,11 @@
 //! One node of Apache Kafka: a Java process with its data in a temporary directory.
 
 use std::fs;
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
-use std::net::{Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, ensure};
 
 use crate::download;
 use crate::kafka_wire;
@@ -182,29 +180,6 @@ impl Node {
     }
 }
 
-/// So many ports that were free a moment ago and that a node finds free again after a restart: they
-/// lie below those that the system gives to outgoing connections. A client that tries to reach a
-/// broker that is down could else be given the broker's own port.
-pub(crate) fn lasting_ports(count: usize) -> Result<Vec<u16>> {
-    const TRIES: usize = 1000;
-    let random = RandomState::new();
-    // Held until all are chosen, so that none is chosen twice.
-    let mut held: Vec<TcpListener> = Vec::with_capacity(count);
-    for attempt in 0..TRIES {
-        let mut hasher = random.build_hasher();
-        hasher.write_usize(attempt);
-        let port = 15_000 + (hasher.finish() % 17_000) as u16;
-        held.extend(TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok());
-        if held.len() == count {
-            let ports = held
-                .iter()
-                .map(|listener| Ok(listener.local_addr()?.port()));
-            return ports.collect();
-        }
-    }
-    bail!("no {count} free ports between 15000 and 32000")
-}
-
 /// Java 17 or newer.
 fn java() -> Result<PathBuf> {
     const INSTALL: &str = "on Debian run: apt-get install -y default-jre-headless";
@@ -281,14 +256,5 @@ mod tests {
     #[test]
     fn the_pom_pins_the_release_that_is_promised() {
         assert!(POM.contains(&format!("<version>{VERSION}</version>")));
-    }
-
-    #[test]
-    fn ports_that_last_differ_and_are_no_ports_of_outgoing_connections() {
-        let mut ports = lasting_ports(50).unwrap();
-        ports.sort_unstable();
-        ports.dedup();
-        assert_eq!(ports.len(), 50);
-        assert!(ports.iter().all(|port| (15_000..32_000).contains(port)));
     }
 }
