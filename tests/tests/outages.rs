@@ -8,7 +8,7 @@ use factum_tests::workload::{Workload, assert_exact, consumer};
 use factum_tests::{Entry, Running, Scene, entry_on_topic, migrated};
 
 const CRASHES: usize = 3;
-const CUTS: usize = 8;
+const CUTS: usize = 5;
 
 async fn scene<E: Entry>(server: &PostgresServer) -> Scene {
     let _ = tracing_subscriber::fmt()

@@ -372,7 +372,13 @@ impl Context {
             }
         }
         drop(known);
-        if list.count() == 0 || !self.send_commit(consumer, &list) {
+        if list.count() == 0 {
+            return false;
+        }
+        factum_fault::at(Point::OffsetCommitBefore);
+        let is_written = self.send_commit(consumer, &list);
+        factum_fault::at(Point::OffsetCommitAfter);
+        if !is_written {
             return false;
         }
         let mut known = lock(&self.offsets);
@@ -384,10 +390,7 @@ impl Context {
     }
 
     fn send_commit(&self, consumer: &BaseConsumer<Self>, list: &TopicPartitionList) -> bool {
-        factum_fault::at(Point::OffsetCommitBefore);
-        let answer = consumer.commit(list, CommitMode::Sync);
-        factum_fault::at(Point::OffsetCommitAfter);
-        match answer {
+        match consumer.commit(list, CommitMode::Sync) {
             Ok(()) => true,
             Err(error) => {
                 self.not_committed(&error);
@@ -507,7 +510,10 @@ impl Context {
                 (_, Some(offset)) if found.is_written => {
                     offsets.accepted.insert(key.clone(), offset);
                 }
-                (_, None) if !found.is_gap => {
+                // Nothing is before offset 0: a group that has finished nothing has no offset then.
+                (_, None)
+                    if !found.is_gap && (found.begin > 0 || self.start_at == StartAt::Latest) =>
+                {
                     offsets.starts.insert(key.clone(), found.begin);
                 }
                 _ => {}
