@@ -5,6 +5,7 @@
 //! [`on_both_brokers!`] makes the pair.
 
 pub mod trouble;
+pub mod workload;
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -419,7 +420,11 @@ impl Scene {
 
 /// A fresh database with Factum's tables, the dedup window of today, and an `effect` table.
 pub async fn migrated_database() -> TestDatabase {
-    let database = factum_testing::database();
+    migrated(factum_testing::database()).await
+}
+
+/// Makes those tables in a database that is empty.
+pub async fn migrated(database: TestDatabase) -> TestDatabase {
     let mut connection = database.connect().await;
     factum::migration::up(&database_handle(database.url()).await)
         .await
@@ -491,6 +496,21 @@ impl Running {
     /// Asks it to stop and doesn't wait.
     pub fn ask_to_stop(&self) {
         self.stop.cancel();
+    }
+
+    /// Waits until one of two services ends by itself; gives its end, and the other.
+    pub async fn first_ended(mut self, mut other: Running) -> (Result<(), ServiceError>, Running) {
+        let first = async {
+            tokio::select! {
+                ended = &mut self.task => (ended, true),
+                ended = &mut other.task => (ended, false),
+            }
+        };
+        let (ended, is_self) = tokio::time::timeout(LIMIT, first)
+            .await
+            .expect("one of them ends in time");
+        let ended = ended.expect("the service doesn't panic");
+        (ended, if is_self { other } else { self })
     }
 
     /// Waits for its end.

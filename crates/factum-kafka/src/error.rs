@@ -38,6 +38,12 @@ pub enum KafkaErrorKind {
     UnknownTopic,
     /// A setting is unknown to the client or has no legal value: mend the setting.
     Configuration,
+    /// Records are gone that the group had not read: decide whether it may do without them.
+    RecordsGone,
+    /// Another process has joined the group under the same stable name: give each its own.
+    Fenced,
+    /// The brokers don't speak the group protocol that was chosen: choose the other one.
+    UnknownProtocol,
     /// Anything else; the text has the broker's own words.
     Other,
 }
@@ -128,6 +134,8 @@ fn kind_of(code: Code) -> KafkaErrorKind {
             KafkaErrorKind::UnknownTopic
         }
         Code::InvalidArgument | Code::InvalidConfig => KafkaErrorKind::Configuration,
+        Code::FencedInstanceId | Code::UnreleasedInstanceId => KafkaErrorKind::Fenced,
+        Code::UnsupportedFeature | Code::UnsupportedVersion => KafkaErrorKind::UnknownProtocol,
         _ => KafkaErrorKind::Other,
     }
 }
@@ -158,6 +166,23 @@ impl fmt::Display for KafkaError {
             KafkaErrorKind::UnknownTopic => write!(
                 f,
                 "the topic or partition is not there ({cause}). Create it on the cluster."
+            ),
+            KafkaErrorKind::RecordsGone => write!(
+                f,
+                "{cause}. Nothing was skipped. To go on with what is there, set the group's offset while it \
+                 has no members (kafka-consumer-groups.sh --reset-offsets --to-earliest), or let the \
+                 consumer do it each time with .on_gap(GapPolicy::Earliest)."
+            ),
+            KafkaErrorKind::Fenced => write!(
+                f,
+                "another process is in this group under the same stable name ({cause}). Give each process \
+                 its own FACTUM_INSTANCE, or none."
+            ),
+            KafkaErrorKind::UnknownProtocol => write!(
+                f,
+                "the brokers do not speak what this client asks for ({cause}). If FACTUM_GROUP_PROTOCOL is \
+                 `consumer`, set it to `classic`: the other one needs Kafka 4.0 or newer, and brokers that \
+                 have it switched on."
             ),
             KafkaErrorKind::Configuration => {
                 write!(f, "{cause}. Mend or remove that setting.")

@@ -10,6 +10,7 @@ mod consumer;
 #[cfg(feature = "embedded")]
 mod embedded;
 mod error;
+mod gap;
 pub mod inspect;
 mod lanes;
 mod producer;
@@ -25,11 +26,17 @@ pub use consumer::{GroupConsumer, GroupSettings, GroupStats, StartAt};
 #[cfg(feature = "embedded")]
 pub use embedded::{BrokerFault, BrokerRequest, EmbeddedBroker, EmbeddedBrokerError};
 pub use error::{KafkaError, KafkaErrorKind};
+pub use gap::{Gap, GapPolicy};
 pub use lanes::LaneFeed;
 pub use producer::{
     HEADER_BYTES_MAX, HEADERS_MAX, OutgoingRecord, Producer, SendError, SendErrorKind,
 };
 pub use record::{Headers, Record};
-pub use settings::{KafkaSettings, SaslMechanism, Security, SettingProblem, UnknownSaslMechanism};
+pub use settings::{
+    GroupProtocol, KafkaSettings, SaslMechanism, Security, SettingProblem, UnknownSaslMechanism,
+};
 pub use topic_settings::{TopicSettings, topic_settings};
-pub use topology::{NewTopic, PartitionRange, create_topics, describe_topics, watermarks};
+pub use topology::{
+    NewTopic, PartitionRange, add_partitions, create_topics, delete_records, delete_topic,
+    describe_topics, watermarks,
+};

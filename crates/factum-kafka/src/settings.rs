@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use rdkafka::ClientConfig;
 use secrecy::{ExposeSecret, SecretString};
 
+use crate::topology::is_legal_topic;
+
 /// How a service reaches Kafka.
 ///
 /// `Debug` redacts: the password never shows, and of the extra properties only the names do.
@@ -30,12 +32,42 @@ pub struct KafkaSettings {
     pub client_id: String,
     /// Encryption and credentials (SEC-1, SEC-2).
     pub security: Security,
+    /// How the members of a consumer group agree on who reads what.
+    pub group_protocol: GroupProtocol,
+    /// The stable name of this process among the replicas of its service, as `group.instance.id`:
+    /// where it comes back under this name within the session timeout, its partitions stay with it and
+    /// the others are not disturbed. Each replica has its own, the same after each restart; two that
+    /// share one throw each other out. Nothing for replicas without a name that lasts.
+    pub instance: Option<String>,
     /// Extra librdkafka properties of the producer, by name. [`KafkaSettings::check`] refuses those
     /// that would weaken a promise.
     pub producer: BTreeMap<String, String>,
     /// Extra librdkafka properties of the consumer, by name. [`KafkaSettings::check`] refuses those
     /// that would weaken a promise.
     pub consumer: BTreeMap<String, String>,
+}
+
+/// How the members of a consumer group agree on who reads what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum GroupProtocol {
+    /// The members agree among themselves; every broker knows it. Partitions that stay with their
+    /// member are read on during a rebalance (cooperative-sticky). The default.
+    #[default]
+    Classic,
+    /// The brokers decide (KIP-848): quicker, and no member waits for a slow one. Brokers from Kafka 4.0
+    /// on have it; they also set session timeout and heartbeat.
+    Consumer,
+}
+
+impl GroupProtocol {
+    /// Its name in `FACTUM_GROUP_PROTOCOL` and `group.protocol`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            GroupProtocol::Classic => "classic",
+            GroupProtocol::Consumer => "consumer",
+        }
+    }
 }
 
 /// How the connection is protected (SEC-1, SEC-2). With TLS the broker's certificate and host name
@@ -139,6 +171,8 @@ impl fmt::Debug for KafkaSettings {
             .field("brokers", &self.brokers)
             .field("client_id", &self.client_id)
             .field("security", &self.security)
+            .field("group_protocol", &self.group_protocol)
+            .field("instance", &self.instance)
             .field("producer", &self.producer.keys().collect::<Vec<_>>())
             .field("consumer", &self.consumer.keys().collect::<Vec<_>>())
             .finish()
@@ -182,6 +216,14 @@ impl fmt::Display for SettingProblem {
     }
 }
 
+/// What each member sets in the classic protocol, and the brokers in the other.
+const OF_CLASSIC_PROTOCOL: [&str; 4] = [
+    "session.timeout.ms",
+    "heartbeat.interval.ms",
+    "partition.assignment.strategy",
+    "group.protocol.type",
+];
+
 /// What an extra property would do, if it were let through.
 enum Verdict {
     Fine,
@@ -195,6 +237,8 @@ impl KafkaSettings {
             brokers: brokers.into(),
             client_id: client_id.into(),
             security: Security::Plaintext,
+            group_protocol: GroupProtocol::default(),
+            instance: None,
             producer: BTreeMap::new(),
             consumer: BTreeMap::new(),
         }
@@ -249,6 +293,30 @@ impl KafkaSettings {
             }
             if password.expose_secret().is_empty() {
                 field("password", "SEC-2", "empty. Set KAFKA_SASL_PASSWORD.");
+            }
+        }
+        if let Some(instance) = &self.instance
+            && !is_legal_topic(instance)
+        {
+            // Kafka's rule for both is the same.
+            field(
+                "instance",
+                "CONS-1",
+                "not a name that Kafka takes. Set FACTUM_INSTANCE to 1 to 249 letters, digits, dots, \
+                 underscores and dashes.",
+            );
+        }
+        if self.group_protocol == GroupProtocol::Consumer {
+            for property in OF_CLASSIC_PROTOCOL {
+                if self.consumer.contains_key(property) {
+                    problems.push(SettingProblem {
+                        client: "consumer property",
+                        property: property.to_owned(),
+                        rule: "CFG-1",
+                        text: "the brokers set it where FACTUM_GROUP_PROTOCOL is `consumer`. Remove it."
+                            .to_owned(),
+                    });
+                }
             }
         }
         for (client, properties, verdict) in [
@@ -331,7 +399,15 @@ impl KafkaSettings {
     /// What a consumer of this service starts from: no group, no offset handling.
     pub(crate) fn consumer_config(&self) -> ClientConfig {
         let mut config = self.base_config();
+        if let Some(instance) = &self.instance {
+            config.set("group.instance.id", instance);
+        }
         config.extend(allowed(&self.consumer, consumer_verdict));
+        if self.group_protocol == GroupProtocol::Consumer {
+            for property in OF_CLASSIC_PROTOCOL {
+                config.remove(property);
+            }
+        }
         config
     }
 
@@ -510,9 +586,15 @@ fn consumer_verdict(property: &str, value: &str) -> Verdict {
             "CONS-1",
             "Factum sets it from the service and the consumer's name. Remove it and name the consumer.",
         ),
+        "group.protocol" => refused("CONS-1", "Factum sets it. Set FACTUM_GROUP_PROTOCOL."),
+        "group.instance.id" => refused(
+            "CONS-1",
+            "Factum sets it. Set FACTUM_INSTANCE, a name of its own for each replica.",
+        ),
         "auto.offset.reset" => refused(
             "CONS-4",
-            "a new group starts at the earliest record. Remove it; the consumer's builder has start_at for the other choice.",
+            "a new group starts at the earliest record, and a gap is never jumped over in silence. Remove it; the \
+             consumer's builder has start_at and on_gap.",
         ),
         "enable.partition.eof" | "rebalance_cb" | "offset_commit_cb" | "consume_cb" => {
             refused("CONS-2", "Factum sets it. Remove it.")

@@ -4,11 +4,14 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use rdkafka::ClientContext;
-use rdkafka::admin::{AdminClient, AdminOptions, NewTopic as RdNewTopic, TopicReplication};
+use rdkafka::admin::{
+    AdminClient, AdminOptions, NewPartitions, NewTopic as RdNewTopic, TopicReplication,
+};
 use rdkafka::client::Client;
 use rdkafka::error::KafkaError as RdError;
 use rdkafka::producer::{BaseProducer, DeliveryResult, Producer as _, ProducerContext};
 use rdkafka::types::RDKafkaErrorCode as Code;
+use rdkafka::{Offset, TopicPartitionList};
 
 use crate::client_log::ClientLog;
 use crate::error::{KafkaError, KafkaErrorKind};
@@ -116,19 +119,10 @@ pub async fn create_topics(
         return Ok(());
     }
     let failed = |error: &RdError| KafkaError::new("creating topics", settings, error, None);
-    let admin: AdminClient<ClientLog> = settings
-        .admin_config()
-        .create_with_context(ClientLog::default())
-        .map_err(|error| failed(&error))?;
-    let options = AdminOptions::new()
-        .request_timeout(Some(left()))
-        .operation_timeout(Some(left()));
-    let results = admin
-        .create_topics(&missing, &options)
-        .await
-        .map_err(|error| failed(&error))?;
-    // Its destructor joins a thread.
-    drop(tokio::task::spawn_blocking(move || drop(admin)));
+    let admin = admin(settings, "creating topics")?;
+    let answer = admin.create_topics(&missing, &limited(left())).await;
+    retire(admin);
+    let results = answer.map_err(|error| failed(&error))?;
     for result in results {
         match result {
             Ok(_) | Err((_, Code::TopicAlreadyExists)) => {}
@@ -157,6 +151,115 @@ pub async fn create_topics(
             }
             Some(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }
+    }
+}
+
+/// Deletes a topic with all its records, and the offsets that groups have committed in it.
+///
+/// For tests: no service deletes a topic. The brokers need some moments after the answer.
+///
+/// # Errors
+///
+/// No broker answered within `timeout`, or the brokers refused.
+pub async fn delete_topic(
+    settings: &KafkaSettings,
+    topic: &str,
+    timeout: Duration,
+) -> Result<(), KafkaError> {
+    let what = format!("deleting the topic `{topic}`");
+    let admin = admin(settings, &what)?;
+    let answer = admin.delete_topics(&[topic], &limited(timeout)).await;
+    retire(admin);
+    settle(settings, what, answer)
+}
+
+/// Gives a topic more partitions: `partitions` in all. Keys then go to other partitions than before, so the
+/// order of a key holds only within what was sent before and what is sent after.
+///
+/// # Errors
+///
+/// No broker answered within `timeout`, or the brokers refused.
+pub async fn add_partitions(
+    settings: &KafkaSettings,
+    topic: &str,
+    partitions: u32,
+    timeout: Duration,
+) -> Result<(), KafkaError> {
+    let what = format!("adding partitions to the topic `{topic}`");
+    let admin = admin(settings, &what)?;
+    let count = usize::try_from(partitions).unwrap_or(usize::MAX);
+    let wanted = NewPartitions::new(topic, count);
+    let answer = admin.create_partitions(&[wanted], &limited(timeout)).await;
+    retire(admin);
+    settle(settings, what, answer)
+}
+
+/// Drops the records of a partition below an offset, as retention would.
+///
+/// For tests: no service deletes records.
+///
+/// # Errors
+///
+/// No broker answered within `timeout`, or the brokers refused.
+pub async fn delete_records(
+    settings: &KafkaSettings,
+    topic: &str,
+    partition: i32,
+    below: i64,
+    timeout: Duration,
+) -> Result<(), KafkaError> {
+    let what = format!("deleting records of `{topic}`/{partition}");
+    let failed = |error: &RdError| KafkaError::new(what.clone(), settings, error, None);
+    let mut list = TopicPartitionList::with_capacity(1);
+    list.add_partition_offset(topic, partition, Offset::Offset(below))
+        .map_err(|error| failed(&error))?;
+    let admin = admin(settings, &what)?;
+    let answer = admin.delete_records(&list, &limited(timeout)).await;
+    retire(admin);
+    answer
+        .and_then(|list| {
+            list.elements()
+                .iter()
+                .try_for_each(|element| element.error())
+        })
+        .map_err(|error| failed(&error))
+}
+
+fn admin(settings: &KafkaSettings, what: &str) -> Result<AdminClient<ClientLog>, KafkaError> {
+    settings
+        .admin_config()
+        .create_with_context(ClientLog::default())
+        .map_err(|error| KafkaError::new(what, settings, &error, None))
+}
+
+fn limited(timeout: Duration) -> AdminOptions {
+    AdminOptions::new()
+        .request_timeout(Some(timeout))
+        .operation_timeout(Some(timeout))
+}
+
+/// Its destructor joins a thread.
+fn retire(admin: AdminClient<ClientLog>) {
+    drop(tokio::task::spawn_blocking(move || drop(admin)));
+}
+
+fn settle(
+    settings: &KafkaSettings,
+    what: String,
+    answer: Result<Vec<Result<String, (String, Code)>>, RdError>,
+) -> Result<(), KafkaError> {
+    let refused = match answer {
+        Ok(results) => results.into_iter().find_map(Result::err),
+        Err(error) => return Err(KafkaError::new(what, settings, &error, None)),
+    };
+    match refused {
+        Some((_, code)) => Err(KafkaError::new(
+            what,
+            settings,
+            &RdError::AdminOp(code),
+            None,
+        )),
+        None => Ok(()),
     }
 }
 

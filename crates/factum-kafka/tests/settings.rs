@@ -1,6 +1,6 @@
 //! Which settings are refused, and that nothing secret shows.
 
-use factum_kafka::{KafkaSettings, SaslMechanism, Security};
+use factum_kafka::{GroupProtocol, KafkaSettings, SaslMechanism, Security};
 use secrecy::SecretString;
 
 fn settings() -> KafkaSettings {
@@ -75,6 +75,8 @@ fn a_consumer_property_that_weakens_a_promise_is_refused() {
         ("auto.commit.interval.ms", "5000", "CONS-2"),
         ("group.id", "mine", "CONS-1"),
         ("auto.offset.reset", "latest", "CONS-4"),
+        ("group.protocol", "consumer", "CONS-1"),
+        ("group.instance.id", "billing-1", "CONS-1"),
         ("enable.partition.eof", "true", "CONS-2"),
         ("enable.ssl.certificate.verification", "false", "SEC-1"),
         ("ssl.endpoint.identification.algorithm", "none", "SEC-1"),
@@ -124,7 +126,6 @@ fn what_weakens_nothing_passes() {
         ("enable.auto.commit", "false"),
         ("fetch.min.bytes", "1024"),
         ("queued.max.messages.kbytes", "16384"),
-        ("group.instance.id", "billing-1"),
     ] {
         settings
             .consumer
@@ -189,4 +190,28 @@ fn a_mechanism_is_read_as_it_is_written() {
     }
     let told = "GSSAPI".parse::<SaslMechanism>().unwrap_err().to_string();
     assert!(told.contains("SCRAM-SHA-512"), "{told}");
+}
+
+#[test]
+fn an_instance_is_a_name_that_kafka_takes() {
+    let mut settings = settings();
+    settings.instance = Some("billing-0".to_owned());
+    assert_eq!(rules(&settings), [""; 0]);
+    for name in ["", "a b", "a/b", &"x".repeat(250)] {
+        settings.instance = Some(name.to_owned());
+        assert_eq!(rules(&settings), ["CONS-1"], "{name}");
+    }
+}
+
+#[test]
+fn what_the_brokers_set_is_not_set_beside_them() {
+    let mut settings = settings();
+    for property in ["session.timeout.ms", "heartbeat.interval.ms"] {
+        settings
+            .consumer
+            .insert(property.to_owned(), "6000".to_owned());
+    }
+    assert_eq!(rules(&settings), [""; 0]);
+    settings.group_protocol = GroupProtocol::Consumer;
+    assert_eq!(rules(&settings), ["CFG-1", "CFG-1"]);
 }

@@ -6,7 +6,7 @@ use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use factum_kafka::{KafkaSettings, SaslMechanism, Security, SettingProblem};
+use factum_kafka::{GroupProtocol, KafkaSettings, SaslMechanism, Security, SettingProblem};
 use factum_postgres::{DatabaseSettings, Retention, Window};
 use secrecy::{ExposeSecret, SecretString};
 use url::Url;
@@ -60,9 +60,11 @@ const AUDIT_KEEP: &str = "FACTUM_AUDIT_KEEP_DAYS";
 const BUILD: &str = "FACTUM_BUILD";
 const CREATE_TOPICS: &str = "FACTUM_CREATE_TOPICS";
 const CLOUD_EVENTS_SOURCE: &str = "FACTUM_CLOUD_EVENTS_SOURCE";
+const INSTANCE: &str = "FACTUM_INSTANCE";
+const GROUP_PROTOCOL: &str = "FACTUM_GROUP_PROTOCOL";
 
 /// Every setting that has a name of its own, for the typo guard and the documentation's test.
-const SETTINGS: [&str; 25] = [
+const SETTINGS: [&str; 27] = [
     DATABASE_URL,
     KAFKA_BROKERS,
     SERVICE,
@@ -88,6 +90,8 @@ const SETTINGS: [&str; 25] = [
     AUDIT_KEEP,
     CREATE_TOPICS,
     CLOUD_EVENTS_SOURCE,
+    INSTANCE,
+    GROUP_PROTOCOL,
 ];
 /// Long enough for a version with a hash.
 const BUILD_CHARS: usize = 100;
@@ -196,6 +200,8 @@ impl fmt::Display for Profile {
 /// | `FACTUM_AUDIT_KEEP_DAYS` | for ever | 1 to 3650: how long rows of the audit stay |
 /// | `FACTUM_CREATE_TOPICS` | `true` in development, else `false` | whether the topics that the service declares as its own are created at start (CFG-5) |
 /// | `FACTUM_CLOUD_EVENTS_SOURCE` | none | a URI reference such as `/orders`: the relay adds the attributes of CloudEvents to each record, with this source |
+/// | `FACTUM_INSTANCE` | none | the name of this replica, its own and the same after each restart, such as the pod's name in a StatefulSet: its partitions wait for it while it restarts (static membership). Two replicas with one name throw each other out of their groups |
+/// | `FACTUM_GROUP_PROTOCOL` | `classic` | `consumer`: the brokers decide who reads what (KIP-848), from Kafka 4.0 on |
 /// | `FACTUM_CALL_<NAME>_URL` | none | an endpoint of calls, such as `https://api.example.com/base`; `http` only on this machine or in development. `CARD_PAYMENTS` is the endpoint `card-payments` |
 /// | `FACTUM_CALL_<NAME>_AUTHORIZATION` | none | the value of the header `Authorization` of its calls |
 /// | `FACTUM_CALL_<NAME>_CONNECT_TIMEOUT_MS` | `2000` | 10 to 60000: the time for a connection |
@@ -435,14 +441,18 @@ impl Config {
         let build = reader.optional(BUILD).unwrap_or_default();
         reader.problems.extend(build_problem(&build));
         let calls = reader.calls(profile);
+        let group_protocol = reader.group_protocol();
         let kafka = KafkaSettings {
             brokers: brokers.clone().unwrap_or_default(),
             client_id: service.clone().unwrap_or_default(),
             security: security.clone().unwrap_or(Security::Plaintext),
+            group_protocol: group_protocol.unwrap_or_default(),
+            instance: reader.optional(INSTANCE),
             producer: reader.properties(PRODUCER_PREFIX),
             consumer: reader.properties(CONSUMER_PREFIX),
         };
         reader.problems.extend(kafka_property_problems(&kafka));
+        reader.problems.extend(instance_problem(&kafka));
 
         let (Some(service), Some(profile), Some(url), Some(_), Some(_), true) = (
             service,
@@ -647,6 +657,22 @@ impl Reader {
             outbox: outbox.map_or(defaults.outbox, |hours| days(hours) / 24),
             ..retention
         }
+    }
+
+    fn group_protocol(&mut self) -> Option<GroupProtocol> {
+        let text = self.optional(GROUP_PROTOCOL)?;
+        let found = [GroupProtocol::Classic, GroupProtocol::Consumer]
+            .into_iter()
+            .find(|protocol| protocol.as_str() == text);
+        if found.is_none() {
+            self.problem(
+                "CFG-1",
+                GROUP_PROTOCOL,
+                format!("{GROUP_PROTOCOL} is neither classic nor consumer"),
+                format!("write {GROUP_PROTOCOL}=classic or {GROUP_PROTOCOL}=consumer, or unset it"),
+            );
+        }
+        found
     }
 
     fn cloud_events(&mut self) -> Option<CloudEventsSource> {
@@ -1367,6 +1393,19 @@ fn kafka_property_problems(kafka: &KafkaSettings) -> Vec<Problem> {
         }
     }
     problems
+}
+
+fn instance_problem(kafka: &KafkaSettings) -> Option<Problem> {
+    let problems = kafka.check();
+    let problem = problems
+        .iter()
+        .find(|problem| problem.property() == "instance")?;
+    Some(Problem::new(
+        problem.rule(),
+        variable(INSTANCE),
+        without_rule(problem),
+        format!("write {INSTANCE}=billing-0, or unset it"),
+    ))
 }
 
 /// The brokers, the client id and the login, which the environment's reader names by variable.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use factum_event::{Event, EventType, Registry, RegistryError, Retry, TakenType};
-use factum_kafka::{GroupConsumer, GroupSettings, KafkaError, KafkaSettings, StartAt};
+use factum_kafka::{GapPolicy, GroupConsumer, GroupSettings, KafkaError, KafkaSettings, StartAt};
 use factum_postgres::{Database, InstanceId};
 use tokio::sync::{Semaphore, mpsc};
 use tokio_util::sync::CancellationToken;
@@ -17,6 +17,7 @@ use crate::answer::Calls;
 use crate::handler::{BatchHandler, ErasedHandler, Handler, PerBatch, PerEvent};
 use crate::keyed_lane::KeyedLane;
 use crate::lane::{Lane, LaneError, TombstonePolicy, UnknownPolicy};
+use crate::metric::GAPS_TOTAL;
 use crate::mirror;
 use crate::problem::Problem;
 use crate::readers::Readers;
@@ -77,6 +78,7 @@ pub struct Consumer {
     tombstones: TombstonePolicy,
     unknown_types: UnknownPolicy,
     start_at: StartAt,
+    on_gap: GapPolicy,
     mirror: bool,
     foreign_ids: ForeignIds,
     stats: Arc<ConsumerStats>,
@@ -137,6 +139,7 @@ impl Consumer {
             tombstones: TombstonePolicy::default(),
             unknown_types: UnknownPolicy::default(),
             start_at: StartAt::default(),
+            on_gap: GapPolicy::default(),
             mirror: false,
             foreign_ids: ForeignIds::default(),
             stats: Arc::new(ConsumerStats::default()),
@@ -258,9 +261,24 @@ impl Consumer {
         self
     }
 
-    /// Where a group without committed offsets begins; default: the earliest record (CONS-4).
+    /// Where a group without committed offsets begins; default: the earliest record (CONS-4). It is written down
+    /// at once. A partition that is added to a topic later is read from its first record, whatever is said here.
     pub fn start_at(mut self, start_at: StartAt) -> Self {
         self.start_at = start_at;
+        self
+    }
+
+    /// What to do when records are gone that were not read: dropped by the topic's retention, or gone with a topic
+    /// that was deleted or made anew (CONS-4). Default: [`GapPolicy::Stop`], with an error that names them. Never is
+    /// anything skipped in silence.
+    ///
+    /// ```
+    /// # use factum_runtime::{Consumer, GapPolicy};
+    /// // Prices: an old one that is lost is replaced by the next.
+    /// let consumer = Consumer::named("shop-price-changed").on_gap(GapPolicy::Earliest);
+    /// ```
+    pub fn on_gap(mut self, policy: GapPolicy) -> Self {
+        self.on_gap = policy;
         self
     }
 
@@ -459,6 +477,7 @@ impl Consumer {
                 .map(str::to_owned)
                 .collect(),
             start_at: self.start_at,
+            on_gap: self.on_gap,
             commit_interval: COMMIT_INTERVAL,
             drain_deadline: context.drain_deadline,
         };
@@ -515,16 +534,28 @@ impl Consumer {
         };
         let of_lanes = spawner.clone();
         let contexts = lane_context.clone();
-        let consumer = GroupConsumer::start(&context.kafka, &group, move |feed| {
-            let context = contexts.clone();
-            match &workers {
-                None => of_lanes.spawn(Lane::new(context, feed).run()),
-                Some(workers) => {
-                    let workers = workers.clone();
-                    of_lanes.spawn(KeyedLane::new(context, feed, workers, limit).run());
+        let consumer = GroupConsumer::start(
+            &context.kafka,
+            &group,
+            move |feed| {
+                let context = contexts.clone();
+                match &workers {
+                    None => of_lanes.spawn(Lane::new(context, feed).run()),
+                    Some(workers) => {
+                        let workers = workers.clone();
+                        of_lanes.spawn(KeyedLane::new(context, feed, workers, limit).run());
+                    }
                 }
-            }
-        })?;
+            },
+            {
+                let name = self.name.clone();
+                move |gap| {
+                    let topic = gap.topic.clone();
+                    metrics::counter!(GAPS_TOTAL, "consumer" => name.clone(), "topic" => topic)
+                        .increment(1);
+                }
+            },
+        )?;
         let drain = CancellationToken::new();
         let abort = CancellationToken::new();
         // Where this future is dropped, the retrier and the replay end, too.

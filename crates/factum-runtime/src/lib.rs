@@ -42,7 +42,7 @@ pub use config::{Config, ConfigError, Profile};
 pub use consumer::{Consumer, ConsumerError, ForeignIds};
 pub use direct_client::{DirectClient, DirectError, DirectResponse};
 pub use endpoint::{EndpointSettings, SendError};
-pub use factum_kafka::StartAt;
+pub use factum_kafka::{GapPolicy, GroupProtocol, StartAt};
 pub use handler::{BatchHandler, Handler, Tx};
 pub use lane::{LaneError, TombstonePolicy, UnknownPolicy};
 pub use problem::Problem;

@@ -45,6 +45,8 @@ metrics! {
         "Dead letters that are open now.";
     REPLAYED_TOTAL = "factum_replayed_total", Counter by "consumer, outcome":
         "Dead letters that a replay took up, by what came of them: handled, duplicate, failed.";
+    GAPS_TOTAL = "factum_gaps_total", Counter by "consumer, topic":
+        "Gaps behind which a consumer went on: records of a partition that were gone before it read them.";
     CALLS = "factum_calls", Gauge by "endpoint, state":
         "Calls that aren't finished, and calls that wait for a person, by state: pending, answered, set_aside, unknown.";
     CALLS_SENT_TOTAL = "factum_calls_sent_total", Counter by "endpoint, outcome":

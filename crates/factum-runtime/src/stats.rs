@@ -38,6 +38,16 @@ macro_rules! stats {
                 self.group.get().map_or(0, |group| group.evictions())
             }
 
+            /// Partitions that were assigned to it since the start, each time counted.
+            pub fn assigned(&self) -> u64 {
+                self.group.get().map_or(0, |group| group.assigned())
+            }
+
+            /// Gaps behind which it went on, see [`GapPolicy::Earliest`](crate::GapPolicy::Earliest).
+            pub fn gaps(&self) -> u64 {
+                self.group.get().map_or(0, |group| group.gaps())
+            }
+
             /// The same by type of records, sorted by it: which versions of its events the consumer takes, and
             /// as what. Empty before the consumer runs.
             pub fn by_type(&self) -> Vec<TypeStats> {

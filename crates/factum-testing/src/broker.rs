@@ -5,10 +5,12 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use factum_kafka::{
-    KafkaSettings, NewTopic, OutgoingRecord, Producer, Record, create_topics, describe_topics,
-    inspect, watermarks,
+    KafkaSettings, NewTopic, OutgoingRecord, Producer, Record, add_partitions, create_topics,
+    delete_records, delete_topic, describe_topics, inspect, watermarks,
 };
 
+use crate::cluster::KafkaCluster;
+use crate::eventually;
 use crate::kafka::KafkaServer;
 
 /// Names the brokers that tests use instead of a private Kafka: `host:port`, separated by commas.
@@ -23,6 +25,8 @@ const LIMIT: Duration = Duration::from_secs(30);
 pub struct TestBroker {
     settings: KafkaSettings,
     kind: Kind,
+    /// Copies of each partition of a new topic.
+    replication: u16,
 }
 
 #[derive(Debug)]
@@ -69,6 +73,7 @@ pub fn embedded() -> TestBroker {
     TestBroker {
         settings: KafkaSettings::new(broker.bootstrap_servers(), "factum-testing"),
         kind: Kind::Embedded(broker),
+        replication: 1,
     }
 }
 
@@ -78,6 +83,15 @@ impl TestBroker {
         TestBroker {
             settings: KafkaSettings::new(brokers, "factum-testing"),
             kind: Kind::Kafka,
+            replication: 1,
+        }
+    }
+
+    /// A cluster of several nodes: its topics have three copies.
+    pub fn of(cluster: &KafkaCluster) -> TestBroker {
+        TestBroker {
+            replication: 3,
+            ..TestBroker::at(cluster.bootstrap())
         }
     }
 
@@ -119,7 +133,7 @@ impl TestBroker {
                 let topic = NewTopic {
                     name: name.to_owned(),
                     partitions,
-                    replication: 1,
+                    replication: self.replication,
                 };
                 self.must(
                     "creating a topic",
@@ -136,6 +150,43 @@ impl TestBroker {
                 .await;
             }
         }
+    }
+
+    /// Deletes a topic, and waits until the brokers know it no more. Not on the in-process broker.
+    pub async fn delete_topic(&self, name: &str) {
+        self.must(
+            "deleting a topic",
+            delete_topic(&self.settings, name, LIMIT),
+        )
+        .await;
+        eventually(LIMIT, "the topic's end", async || {
+            let topics = describe_topics(&self.settings, &[name], LIMIT).await;
+            topics.is_ok_and(|topics| topics[name].is_none())
+        })
+        .await;
+    }
+
+    /// Gives a topic more partitions: so many in all. Not on the in-process broker.
+    pub async fn add_partitions(&self, topic: &str, partitions: u32) {
+        self.must(
+            "adding partitions",
+            add_partitions(&self.settings, topic, partitions, LIMIT),
+        )
+        .await;
+        eventually(LIMIT, "the new partitions", async || {
+            let topics = describe_topics(&self.settings, &[topic], LIMIT).await;
+            topics.is_ok_and(|topics| topics[topic] == Some(partitions))
+        })
+        .await;
+    }
+
+    /// Drops the records of a partition below an offset, as retention would. Not on the in-process broker.
+    pub async fn delete_records(&self, topic: &str, partition: i32, below: i64) {
+        self.must(
+            "deleting records",
+            delete_records(&self.settings, topic, partition, below, LIMIT),
+        )
+        .await;
     }
 
     /// Appends records, each a key and a value (`None` is a tombstone), to a partition in this order,

@@ -7,7 +7,9 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io::{BufRead as _, BufReader, Write as _};
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::process::CommandExt as _;
@@ -325,10 +327,27 @@ impl StartFailure {
     }
 }
 
-/// A TCP port of the loopback address that was free a moment ago.
-pub(crate) fn free_port() -> Result<u16> {
-    let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).context("looking for a port")?;
-    Ok(listener.local_addr().context("looking for a port")?.port())
+/// So many ports that were free a moment ago and that a server finds free again after a restart: they
+/// lie below those that the system gives to outgoing connections. A client that tries to reach a
+/// server that is down could else be given the broker's own port.
+pub(crate) fn lasting_ports(count: usize) -> Result<Vec<u16>> {
+    const TRIES: usize = 1000;
+    let random = RandomState::new();
+    // Held until all are chosen, so that none is chosen twice.
+    let mut held: Vec<TcpListener> = Vec::with_capacity(count);
+    for attempt in 0..TRIES {
+        let mut hasher = random.build_hasher();
+        hasher.write_usize(attempt);
+        let port = 15_000 + (hasher.finish() % 17_000) as u16;
+        held.extend(TcpListener::bind((Ipv4Addr::LOCALHOST, port)).ok());
+        if held.len() == count {
+            let ports = held
+                .iter()
+                .map(|listener| Ok(listener.local_addr()?.port()));
+            return ports.collect();
+        }
+    }
+    bail!("no {count} free ports between 15000 and 32000")
 }
 
 /// The last `lines` lines of `text`.
@@ -455,5 +474,14 @@ mod tests {
     #[test]
     fn a_word_stays_one_word() {
         assert_eq!(quoted(OsStr::new("a b'c$d")), r"'a b'\''c$d'");
+    }
+
+    #[test]
+    fn ports_that_last_differ_and_are_no_ports_of_outgoing_connections() {
+        let mut ports = lasting_ports(50).unwrap();
+        ports.sort_unstable();
+        ports.dedup();
+        assert_eq!(ports.len(), 50);
+        assert!(ports.iter().all(|port| (15_000..32_000).contains(port)));
     }
 }

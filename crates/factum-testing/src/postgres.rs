@@ -11,7 +11,7 @@ use std::time::Duration;
 use anyhow::{Context as _, Result, bail, ensure};
 
 use crate::download;
-use crate::keeper::{Keeper, RunAs, free_port, is_reachable, tail};
+use crate::keeper::{Keeper, RunAs, is_reachable, lasting_ports, tail};
 use crate::tool::Tool;
 
 /// The releases that Factum promises to work with.
@@ -298,7 +298,7 @@ impl PostgresServer {
         fs::remove_file(&password_file).context("removing the password file")?;
 
         for attempt in 1.. {
-            let port = free_port()?;
+            let port = lasting_ports(1)?[0];
             keeper.start(&bin.join("postgres"), settings(port, overrides))?;
             match keeper.wait_until(READY_LIMIT, || is_answering(port)) {
                 Ok(()) => {

@@ -67,6 +67,8 @@ const PACE: &str = "crates/factum-runtime/src/pace.rs";
 const PARKING: &str = "crates/factum-postgres/src/parking.rs";
 const IN_FLIGHT: &str = "crates/factum-runtime/src/in_flight.rs";
 const WORK_LIST: &str = "crates/factum-runtime/src/work_list.rs";
+const GAP: &str = "crates/factum-kafka/src/gap.rs";
+const GROUP: &str = "crates/factum-kafka/src/consumer.rs";
 const LANES: &str = "crates/factum-kafka/src/lanes.rs";
 const OUTCOME: &str = "crates/factum-event/src/outcome.rs";
 const DECODE: &str = "crates/factum-event/src/decode.rs";
@@ -112,6 +114,7 @@ const JITTER: &str = "--test jitter";
 const PARKING_TESTS: &str = "--test parking";
 const VERSIONS: &str = "--test versions";
 const RETRY_TOPICS: &str = "--test retry_topics";
+const GAPS: &str = "--test gaps";
 const UNIT: &str = "--lib";
 
 pub(crate) const PATCHES: &[Patch] = &[
@@ -701,6 +704,56 @@ pub(crate) const PATCHES: &[Patch] = &[
         catchers: &[Catcher::Test {
             target: PARKING_TESTS,
             name: "embedded::many_failing_keys_are_not_woken_at_once",
+        }],
+    },
+    Patch {
+        name: "gap-jumped",
+        what: "where records are gone, the consumer goes on at the end in silence",
+        file: GAP,
+        sound: "        (Some(_), _) => (low, true),",
+        broken: "        (Some(_), _) => (high, false),",
+        catchers: &[
+            Catcher::Test {
+                target: UNIT,
+                name: "what_is_outside_the_partition_is_a_gap",
+            },
+            Catcher::Test {
+                target: GAPS,
+                name: "records_dropped_before_they_were_read",
+            },
+        ],
+    },
+    Patch {
+        name: "added-partition-at-its-end",
+        what: "what was published to a new partition before it was found is lost",
+        file: GAP,
+        sound: "(None, StartAt::Latest) if is_new =>",
+        broken: "(None, StartAt::Latest) =>",
+        catchers: &[Catcher::Test {
+            target: UNIT,
+            name: "a_partition_that_was_added",
+        }],
+    },
+    Patch {
+        name: "start-not-written",
+        what: "a group that begins at the end jumps there again at its next start",
+        file: GROUP,
+        sound: "                    offsets.starts.insert(key.clone(), found.begin);",
+        broken: "                    let _ = found.begin;",
+        catchers: &[Catcher::Test {
+            target: GAPS,
+            name: "a_group_that_began_at_the_end",
+        }],
+    },
+    Patch {
+        name: "topic-made-anew-unnoticed",
+        what: "a topic that is made anew behind a consumer's back is read on as if it were the old one",
+        file: GROUP,
+        sound: "accepted.filter(|accepted| written.get(key) < Some(accepted))",
+        broken: "accepted.filter(|_| false)",
+        catchers: &[Catcher::Test {
+            target: GAPS,
+            name: "a_topic_made_anew_with_more_records",
         }],
     },
     Patch {
