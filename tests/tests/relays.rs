@@ -213,7 +213,7 @@ async fn one_to_eight_relays_keep_the_order_of_each_key_while_they_come_stop_and
     table.assert_in_order(&scene).await;
     scene
         .broker
-        .assert_nothing_dropped(many::Posted::TOPIC)
+        .assert_nothing_dropped(&[many::Posted::TOPIC])
         .await;
     assert_eq!(
         table.number("SELECT count(*) FROM relay_member").await,
