@@ -292,6 +292,13 @@ async fn slots_that_were_taken_by_a_lost_answer_are_taken_again() {
     let heard = store.join().await.unwrap();
     assert_eq!(heard.slots().len(), 64);
     assert!(heard.token(7) > unheard.token(7));
+    // What was begun under the older tokens is fenced off, though the owner is the same.
+    publish(&fixture, &["a"]).await;
+    assert!(claim(&store, &unheard).await.is_empty());
+    let rows = claim(&store, &heard).await;
+    let id = rows[0].id;
+    assert_eq!(store.mark_published(&unheard, &[id]).await.unwrap(), 0);
+    assert_eq!(store.mark_published(&heard, &[id]).await.unwrap(), 1);
 }
 
 /// A release of the time before members, while it is replaced one by one: it takes all slots at once or none, and the
