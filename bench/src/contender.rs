@@ -36,6 +36,10 @@ pub(crate) enum Work {
     Batch,
     /// From the outbox to Kafka.
     Relay,
+    /// The same with relays that share it, each until told to end. The raw side claims and marks, and sends nothing.
+    RelaySql,
+    /// The same. The raw side sends, and has read everything before.
+    RelayProducer,
     /// Relay and consumer in one service, until told to end.
     Service,
     /// One call and one statement for each event, while some keys are parked. The raw side is the same service, and
@@ -95,6 +99,11 @@ impl Contend {
                 (Work::PerEvent | Work::Batch, Side::Raw) => raw_consumer::consume(self).await,
                 (Work::Relay, Side::Factum) => product::relay(self).await,
                 (Work::Relay, Side::Raw) => raw_relay::relay(self).await,
+                (Work::RelaySql | Work::RelayProducer, Side::Factum) => {
+                    product::share_relay(self).await
+                }
+                (Work::RelaySql, Side::Raw) => raw_relay::claim_and_mark(self).await,
+                (Work::RelayProducer, Side::Raw) => raw_relay::send(self).await,
                 (Work::Service, _) => product::serve(self).await,
                 (Work::Parked, _) => product::consume_beside_parked(self).await,
                 (Work::Keyed, _) => product::consume_keyed(self).await,

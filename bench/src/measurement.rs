@@ -43,6 +43,9 @@ const KEYED_PARTITIONS: i32 = 3;
 /// How long the last effect may take after the last publish.
 const LAST_EFFECT_LIMIT: Duration = Duration::from_secs(30);
 
+/// How long relays may take to share the slots, and to send everything.
+const SHARED_RELAYS_LIMIT: Duration = Duration::from_secs(180);
+
 /// One of them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Measurement {
@@ -51,16 +54,31 @@ pub(crate) struct Measurement {
     events: usize,
     goal: Option<f64>,
     p99_goal_ms: Option<f64>,
+    /// Relays that share the outbox.
+    relays: usize,
+}
+
+/// Relays beside half of a raw loop.
+const fn shared(name: &'static str, work: Work, relays: usize) -> Measurement {
+    Measurement {
+        name,
+        work,
+        events: 200_000,
+        goal: None,
+        p99_goal_ms: None,
+        relays,
+    }
 }
 
 /// What is measured, in this order. A round takes some seconds.
-pub(crate) const MEASUREMENTS: [Measurement; 6] = [
+pub(crate) const MEASUREMENTS: [Measurement; 12] = [
     Measurement {
         name: "per-event",
         work: Work::PerEvent,
         events: 60_000,
         goal: Some(0.85),
         p99_goal_ms: None,
+        relays: 1,
     },
     Measurement {
         name: "batch",
@@ -68,6 +86,7 @@ pub(crate) const MEASUREMENTS: [Measurement; 6] = [
         events: 400_000,
         goal: Some(0.85),
         p99_goal_ms: None,
+        relays: 1,
     },
     Measurement {
         name: "relay",
@@ -75,6 +94,7 @@ pub(crate) const MEASUREMENTS: [Measurement; 6] = [
         events: 100_000,
         goal: Some(0.75),
         p99_goal_ms: None,
+        relays: 1,
     },
     Measurement {
         name: "beside-parked",
@@ -82,6 +102,7 @@ pub(crate) const MEASUREMENTS: [Measurement; 6] = [
         events: 200_000,
         goal: Some(0.9),
         p99_goal_ms: None,
+        relays: 1,
     },
     Measurement {
         name: "publish-to-effect",
@@ -89,14 +110,22 @@ pub(crate) const MEASUREMENTS: [Measurement; 6] = [
         events: 20_000,
         goal: None,
         p99_goal_ms: Some(50.0),
+        relays: 1,
     },
     Measurement {
         name: "keyed",
         work: Work::Keyed,
         events: 12_800,
+        relays: 1,
         goal: Some(0.85),
         p99_goal_ms: None,
     },
+    shared("relay-of-sql", Work::RelaySql, 1),
+    shared("two-relays-of-sql", Work::RelaySql, 2),
+    shared("four-relays-of-sql", Work::RelaySql, 4),
+    shared("relay-of-producer", Work::RelayProducer, 1),
+    shared("two-relays-of-producer", Work::RelayProducer, 2),
+    shared("four-relays-of-producer", Work::RelayProducer, 4),
 ];
 
 impl Measurement {
@@ -120,6 +149,9 @@ impl Measurement {
         match self.work {
             Work::PerEvent | Work::Batch => self.consumers(stage, rounds, events, display),
             Work::Relay => self.relays(stage, rounds, events, display),
+            Work::RelaySql | Work::RelayProducer => {
+                self.shared_relays(stage, rounds, events, display)
+            }
             Work::Service => self.service(stage, rounds, events, display),
             Work::Parked => self.beside_parked(stage, rounds, events, display),
             Work::Keyed => self.keyed(stage, rounds, events, display),
@@ -271,6 +303,105 @@ impl Measurement {
             check_topic(&stage.brokers(), &own_topic, &expected)?;
             Ok(measured)
         })
+    }
+
+    /// Relays that share an outbox, beside the database alone or the producer alone.
+    fn shared_relays(
+        &self,
+        stage: &Stage,
+        rounds: u32,
+        events: usize,
+        display: &Display,
+    ) -> Result<Entry> {
+        let topic = OrderConfirmed::TOPIC;
+        self.take_turns(rounds, events, display, |side, round| {
+            let database = stage.database()?;
+            let expected = stage.block_on(fill_outbox(database.url(), events))?;
+            let own_topic = format!("{topic}.{}.{round}.{side:?}", self.name);
+            stage.block_on(broker::create_topic(&stage.brokers(), &own_topic))?;
+            stage.block_on(async {
+                let mut conn = PgConnection::connect(database.url()).await?;
+                sqlx::query("UPDATE outbox SET topic = $1")
+                    .bind(&own_topic)
+                    .execute(&mut conn)
+                    .await?;
+                anyhow::Ok(())
+            })?;
+            let measured = match side {
+                Side::Factum => self.together(stage, &database, events)?,
+                Side::Raw => {
+                    stage.settle(&database)?;
+                    let total = events as u64;
+                    Contender::start(stage, &database, self.work, side, total, "none", 0)?.end()?
+                }
+            };
+            if side == Side::Factum || self.work == Work::RelaySql {
+                let unmarked = "SELECT count(*) FROM outbox WHERE published_at IS NULL";
+                let unmarked = stage.ask(&database, unmarked)?;
+                ensure!(unmarked == 0, "not exact: {unmarked} rows are not marked");
+            }
+            if side == Side::Factum || self.work == Work::RelayProducer {
+                check_topic(&stage.brokers(), &own_topic, &expected)?;
+            }
+            Ok(measured)
+        })
+    }
+
+    /// Relays that share the slots evenly before there is anything to send; then everything is there at once.
+    fn together(&self, stage: &Stage, database: &TestDatabase, events: usize) -> Result<Measured> {
+        let columns = "event_id, event_type, aggregate_type, aggregate_id, topic, key, payload, headers, occurred_at";
+        let run = |sql: String| {
+            stage.block_on(async {
+                let mut conn = PgConnection::connect(database.url()).await?;
+                sqlx::raw_sql(sqlx::AssertSqlSafe(sql))
+                    .execute(&mut conn)
+                    .await?;
+                anyhow::Ok(())
+            })
+        };
+        run(format!(
+            "CREATE TABLE staged AS SELECT id AS place, {columns} FROM outbox; TRUNCATE outbox"
+        ))?;
+        stage.settle(database)?;
+        let start = || {
+            let total = events as u64;
+            Contender::start(stage, database, self.work, Side::Factum, total, "none", 0)
+        };
+        let mut relays = (0..self.relays)
+            .map(|_| start())
+            .collect::<Result<Vec<_>>>()?;
+        let holders = "SELECT CASE WHEN sum(slots) = 64 AND max(slots) - min(slots) <= 1 THEN count(*) ELSE 0 END \
+                       FROM (SELECT count(*) AS slots FROM relay_lease WHERE expires_at > clock_timestamp() GROUP BY owner) AS of_owner";
+        until(stage, database, holders, self.relays as i64)?;
+        for relay in &mut relays {
+            relay.begin()?;
+        }
+        run(format!(
+            "INSERT INTO outbox ({columns}) SELECT {columns} FROM staged ORDER BY place"
+        ))?;
+        let micros = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+        let begin = stage.ask(database, micros)?;
+        let left =
+            "SELECT count(*) FROM (SELECT FROM outbox WHERE published_at IS NULL LIMIT 1) AS one";
+        until(stage, database, left, 0)?;
+        let last = "SELECT (extract(epoch FROM max(published_at)) * 1000000)::bigint FROM outbox";
+        let end = stage.ask(database, last)?;
+        let mut all = Measured {
+            events: events as u64,
+            seconds: (end - begin) as f64 / 1e6,
+            own_cpu_seconds: 0.0,
+            database_cpu_seconds: 0.0,
+            peak_rss_mib: 0.0,
+        };
+        for mut relay in relays {
+            relay.stop();
+            let measured = relay.end()?;
+            all.own_cpu_seconds += measured.own_cpu_seconds;
+            // Each has measured all of the database's.
+            all.database_cpu_seconds = all.database_cpu_seconds.max(measured.database_cpu_seconds);
+            all.peak_rss_mib += measured.peak_rss_mib;
+        }
+        Ok(all)
     }
 
     /// A run that does not count, then Factum, raw, Factum, raw …
@@ -564,6 +695,20 @@ fn service_round(stage: &Stage, events: usize) -> Result<(Measured, f64, f64)> {
     stage.check_effects(&database, consumer, &expected)?;
     let of = |percent| percentile(&latencies, percent).context("there was no event");
     Ok((measured, of(50.0)?, of(99.0)?))
+}
+
+/// Waits until the query gives that number.
+fn until(stage: &Stage, database: &TestDatabase, query: &'static str, number: i64) -> Result<()> {
+    let limit = Instant::now() + SHARED_RELAYS_LIMIT;
+    while stage.ask(database, query)? != number {
+        ensure!(!tool::is_interrupted(), "interrupted");
+        ensure!(
+            Instant::now() < limit,
+            "not within {SHARED_RELAYS_LIMIT:?}: {query} = {number}"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
 }
 
 fn wait_for_effects(stage: &Stage, database: &TestDatabase, count: usize) -> Result<()> {

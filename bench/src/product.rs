@@ -209,6 +209,24 @@ pub(crate) async fn relay(contend: &Contend) -> Result<Measured> {
     measured.context("the service ended by itself")?
 }
 
+/// One relay of several, until the bench closes our input.
+pub(crate) async fn share_relay(contend: &Contend) -> Result<Measured> {
+    let mut orders = orders();
+    let meter = contend.meter();
+    let mut start = None;
+    let mut measured = None;
+    Service::builder(config(contend)?)
+        .relay_with(Relay::new().claim_limit(CLAIM as u32))
+        .run_until(async {
+            while let Some(Order::Begin) = orders.recv().await {
+                start = Some(meter.read());
+            }
+            measured = start.map(|start| meter.since(start?, contend.total));
+        })
+        .await?;
+    measured.context("the bench ended before it began")?
+}
+
 /// Relay and consumer, until the bench closes our input.
 pub(crate) async fn serve(contend: &Contend) -> Result<Measured> {
     let mut orders = orders();

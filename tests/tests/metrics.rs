@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use factum::{Call, Calls, Consumer, Envelope, Handler, HandlerError, Retry, Service, Tx};
+use factum::{Call, Calls, Consumer, Envelope, Handler, HandlerError, Relay, Retry, Service, Tx};
 use factum_testing::eventually;
 use factum_tests::provider::{Behaviour, Provider};
 use factum_tests::{Entry as _, LIMIT, On, Running, Scene, entry_on_topic};
@@ -110,6 +110,7 @@ async fn every_metric_of_the_page_is_recorded_with_its_labels_and_no_other() {
         .retry(retry);
     let service = Running::start(
         Service::builder(scene.config(&[("FACTUM_CALL_PAYMENTS_URL", &url)]))
+            .relay_with(Relay::new().attempts(1))
             .consumer(consumer)
             .calls(Calls::new().endpoint("payments")),
     );
@@ -138,6 +139,26 @@ async fn every_metric_of_the_page_is_recorded_with_its_labels_and_no_other() {
         recorded.value("factum_parked_total", &of_consumer),
         Some(2.0)
     );
+
+    // One row that is sent, to a topic that nobody reads, and one that can't be.
+    scene.broker.create_topic("t.metrics.sent", 1).await;
+    scene
+        .execute(
+            "INSERT INTO outbox (event_id, event_type, aggregate_type, aggregate_id, topic, key, payload, occurred_at) \
+             SELECT gen_random_uuid(), 't', 'Account', 'a', topic, 'a', '{}', now() \
+             FROM unnest(ARRAY['t.metrics.sent', 't.metrics.missing']) AS topic",
+        )
+        .await;
+    let of_service = [("service", "test")];
+    eventually(LIMIT, "the relay's metrics", async || {
+        let recorded = Recorded::look(&prometheus);
+        recorded.value("factum_relay_slots", &of_service) == Some(64.0)
+            && recorded.value("factum_relay_published_total", &of_service) == Some(1.0)
+            && recorded.value("factum_relay_failed_total", &of_service) == Some(1.0)
+            && recorded.value("factum_relay_set_aside_total", &of_service) == Some(1.0)
+            && recorded.value("factum_relay_oldest_seconds", &of_service) == Some(0.0)
+    })
+    .await;
 
     broken.store(false, Ordering::SeqCst);
     scene

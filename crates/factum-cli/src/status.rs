@@ -168,6 +168,16 @@ fn outbox(outbox: &OutboxStatus) -> Part {
         [one] => says.push_str(&format!(", slot {one} stopped")),
         many => says.push_str(&format!(", {} slots stopped", many.len())),
     }
+    // With nothing to send, nobody misses a relay.
+    match outbox.free_slots {
+        _ if outbox.unpublished == 0 => {}
+        0 => {}
+        64 => says.push_str(", no relay"),
+        1 => says.push_str(", 1 slot without a relay"),
+        many => {
+            let _ = write!(says, ", {many} slots without a relay");
+        }
+    }
     if outbox.set_aside > 0 {
         let _ = write!(says, ", {} set aside", capped(outbox.set_aside));
     }
@@ -372,6 +382,8 @@ fn json_object(status: &Status, parts: &[Part], exit: Exit) -> Value {
             "unpublished_are_more": outbox.unpublished > COUNTED,
             "oldest_seconds": outbox.oldest.map(|oldest| oldest.as_secs_f64()),
             "stopped_slots": outbox.stopped_slots,
+            "relays": outbox.relays,
+            "free_slots": outbox.free_slots,
             "set_aside": outbox.set_aside.min(COUNTED).to_string(),
         })),
         "calls": status.calls.as_ref().map(|calls| json!({

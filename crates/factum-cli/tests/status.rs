@@ -123,7 +123,7 @@ async fn one_screen_has_the_worst_first_and_what_to_do_next() {
              mail-order-confirmed     x held      -       -     -       2      0\n\
              stock-order-confirmed    ! nobody    -       -     -       0      0\n\
              audit-order-confirmed    runs        -       -     -       0      0\n\
-             OUTBOX  !  214 unpublished, oldest {age}, slot {slot} stopped\n\
+             OUTBOX  !  214 unpublished, oldest {age}, slot {slot} stopped, no relay\n\
              CALLS   !  2 set aside, 0 unknown\n\
              WINDOW     30d back, partitions for 7d ahead\n\
              2 red, 3 yellow. Next: factum dlq list; factum parked list; factum calls list\n"
@@ -262,6 +262,8 @@ async fn what_grows_is_counted_up_to_ten_thousand() {
     let (_, object) = status(&database);
     assert_eq!(object["outbox"]["unpublished"], json!("10000"));
     assert_eq!(object["outbox"]["unpublished_are_more"], json!(true));
+    assert_eq!(object["outbox"]["relays"], json!(0));
+    assert_eq!(object["outbox"]["free_slots"], json!(64));
 }
 
 /// A part that can't be read in its two seconds is said to be unknown, and the others are told.

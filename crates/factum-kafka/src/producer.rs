@@ -17,7 +17,8 @@
 //!   acknowledgement of the second for one of both: a loss without a word. So the first record of a
 //!   producer for a partition goes alone, and the rest follows its acknowledgement; after ten minutes
 //!   of silence once more. From then on the broker refuses every gap. For this the producer must know
-//!   the partition of a record, so it takes the hash itself: murmur2, as Java and kafkajs do.
+//!   the partition of a record, so it takes the hash itself: murmur2, as Java and kafkajs do. Batches that are sent side by
+//!   side wait for each other's first record, partition by partition: one whose leader is away holds up no other.
 //!
 //! So a producer that failed is thrown away ([`Producer::is_fatal`]) and the next one starts from the
 //! outbox table. Records that were on their way at that moment may be on the broker already: they are sent
@@ -39,7 +40,8 @@ use rdkafka::producer::{
     BaseRecord, DeliveryResult, Producer as _, ProducerContext, PurgeConfig, ThreadedProducer,
 };
 use rdkafka::types::RDKafkaErrorCode as Code;
-use tokio::sync::mpsc;
+use tokio::sync::futures::Notified;
+use tokio::sync::{Notify, mpsc};
 
 use crate::client_log::ClientLog;
 use crate::error::KafkaError;
@@ -154,6 +156,10 @@ pub struct Producer {
     settings: KafkaSettings,
     delivery_timeout: Duration,
     topics: Mutex<HashMap<String, Topic>>,
+    /// Partitions whose first record is on its way alone.
+    opening: Mutex<HashSet<(String, i32)>>,
+    /// Tells that one of those was answered.
+    opened: Notify,
     /// The partition for the next call's records without a key, before it is cut to the topic's number.
     keyless: AtomicU32,
     spent: AtomicBool,
@@ -213,9 +219,35 @@ impl Producer {
             settings: settings.clone(),
             delivery_timeout,
             topics: Mutex::default(),
+            opening: Mutex::default(),
+            opened: Notify::new(),
             keyless: AtomicU32::new(0),
             spent: AtomicBool::new(false),
         })
+    }
+
+    /// A new producer in this one's place. It knows what this one knew of the topics, so that it needn't ask brokers of
+    /// which one may be away.
+    ///
+    /// # Errors
+    ///
+    /// As [`Producer::connect`].
+    pub fn successor(&self) -> Result<Producer, KafkaError> {
+        let next = Producer::connect(&self.settings, self.delivery_timeout)?;
+        let known = lock(&self.topics)
+            .iter()
+            .map(|(name, topic)| {
+                let topic = Topic {
+                    partitions: topic.partitions,
+                    asked_at: topic.asked_at,
+                    // Its brokers have yet to meet it.
+                    acknowledged: HashMap::new(),
+                };
+                (name.clone(), topic)
+            })
+            .collect();
+        *lock(&next.topics) = known;
+        Ok(next)
     }
 
     /// The longest that one [`Producer::send_all`] waits for acknowledgements. Withdrawing what is left may take
@@ -226,31 +258,54 @@ impl Producer {
     }
 
     /// Sends a batch and waits for every delivery report (OBX-5). The answers stand in the order of the
-    /// batch; `Ok` means that all in-sync replicas have the record.
-    ///
-    /// Records of one key are sent in the order of the batch, and none is sent after one of its key that
-    /// failed: see the module's text. Records without a key are independent of each other.
-    ///
-    /// One call at a time gives that order; calls side by side share the queue, and the failure of one
-    /// fails the others.
+    /// batch; `Ok` means that all in-sync replicas have the record. See [`send_each`](Producer::send_each).
     ///
     /// # Errors
     ///
     /// For each record its own [`SendError`]; what to do about it is its [`SendErrorKind`]. A failure
     /// that the broker or the clock caused spends the producer, so ask [`Producer::is_fatal`] afterwards.
+    pub async fn send_all(&self, batch: &[OutgoingRecord<'_>]) -> Vec<Result<(), SendError>> {
+        let mut outcomes = vec![None; batch.len()];
+        self.send_each(batch, |index, outcome| outcomes[index] = Some(outcome))
+            .await;
+        outcomes
+            .into_iter()
+            .map(|outcome| outcome.expect("each record is told of, once"))
+            .collect()
+    }
+
+    /// Sends a batch, and tells of each record as soon as its outcome is known, once, with its place in the batch: a slow
+    /// partition doesn't keep the answers of the others. It ends when all are told.
+    ///
+    /// Records of one key are sent in the order of the batch, and none is sent after one of its key that
+    /// failed: see the module's text. Records without a key are independent of each other.
+    ///
+    /// Calls may run side by side, as long as no key is in two of them: they share the queue, and the failure of one that
+    /// spends the producer fails the others.
+    ///
+    /// # Errors
+    ///
+    /// As [`send_all`](Producer::send_all). When an error is told that the broker or the clock caused, the producer is
+    /// spent already.
     ///
     /// # Cancellation
     ///
     /// If the future is dropped before its end, the outcome is unknown, what is left is withdrawn, and
     /// the producer is spent.
-    pub async fn send_all(&self, batch: &[OutgoingRecord<'_>]) -> Vec<Result<(), SendError>> {
+    pub async fn send_each(
+        &self,
+        batch: &[OutgoingRecord<'_>],
+        tell: impl FnMut(usize, Result<(), SendError>) + Send,
+    ) {
         let deadline = Instant::now() + self.delivery_timeout;
         let targets = if self.is_fatal() {
             Vec::new()
         } else {
             self.targets_of(batch, deadline).await
         };
-        Attempt::new(self, batch, targets, deadline).run().await
+        Attempt::new(self, batch, targets, deadline, tell)
+            .run()
+            .await;
     }
 
     /// Whether this producer is spent: it lost its idempotence, the broker refused a batch, or time ran
@@ -295,12 +350,12 @@ impl Producer {
         }
     }
 
-    /// Where each record of the batch goes, or why it can't go anywhere.
+    /// The partition of each record of the batch, or why it can't go anywhere.
     async fn targets_of(
         &self,
         batch: &[OutgoingRecord<'_>],
         deadline: Instant,
-    ) -> Vec<Result<Target, SendError>> {
+    ) -> Vec<Result<i32, SendError>> {
         let mut topics: HashMap<&str, Result<NonZeroU32, SendError>> = HashMap::new();
         for record in batch {
             if !topics.contains_key(record.topic) {
@@ -309,24 +364,15 @@ impl Producer {
             }
         }
         let keyless = self.keyless.fetch_add(1, Ordering::Relaxed);
-        let known = lock(&self.topics);
         batch
             .iter()
             .map(|record| {
                 check_headers(record)?;
                 let partitions = topics[record.topic].clone()?;
-                let partition = match (record.partition, record.key) {
+                Ok(match (record.partition, record.key) {
                     (Some(partition), _) => partition,
                     (None, Some(key)) => partition_of(key, partitions),
                     (None, None) => partition_number(keyless, partitions),
-                };
-                let has_state = known
-                    .get(record.topic)
-                    .and_then(|topic| topic.acknowledged.get(&partition))
-                    .is_some_and(|at| at.elapsed() < STATE_BELIEVED);
-                Ok(Target {
-                    partition,
-                    has_state,
                 })
             })
             .collect()
@@ -398,6 +444,25 @@ impl Producer {
         }
     }
 
+    /// Whether the partition's broker knows this producer, and so refuses every gap.
+    fn has_state(&self, topic: &str, partition: i32) -> bool {
+        lock(&self.topics)
+            .get(topic)
+            .and_then(|topic| topic.acknowledged.get(&partition))
+            .is_some_and(|at| at.elapsed() < STATE_BELIEVED)
+    }
+
+    /// Takes the right to send a partition's first record; `false` while another call has it.
+    fn open(&self, topic: &str, partition: i32) -> bool {
+        lock(&self.opening).insert((topic.to_owned(), partition))
+    }
+
+    /// The partition's first record was answered, one way or the other.
+    fn end_opening(&self, topic: &str, partition: i32) {
+        lock(&self.opening).remove(&(topic.to_owned(), partition));
+        self.opened.notify_waiters();
+    }
+
     /// Notes that the brokers of these partitions hold this producer's state.
     fn note_acknowledged<'t>(&self, partitions: impl IntoIterator<Item = (&'t str, i32)>) {
         let mut topics = lock(&self.topics);
@@ -424,42 +489,52 @@ impl Drop for Producer {
     }
 }
 
-/// Where a record goes.
-#[derive(Clone, Copy)]
-struct Target {
-    partition: i32,
-    /// Whether the partition's broker knows this producer, and so refuses every gap.
-    has_state: bool,
-}
-
-/// One call of [`Producer::send_all`] on its way.
-struct Attempt<'a, 'b> {
+/// One call of [`Producer::send_each`] on its way.
+struct Attempt<'a, 'b, T> {
     producer: &'a Producer,
     batch: &'a [OutgoingRecord<'b>],
-    targets: Vec<Result<Target, SendError>>,
-    outcomes: Vec<Option<Result<(), SendError>>>,
+    /// The partition of each.
+    targets: Vec<Result<i32, SendError>>,
+    tell: T,
+    states: Vec<State>,
+    /// Those of the batch that opened their partition and are on their way.
+    openers: HashSet<usize>,
     deadline: Instant,
     sender: mpsc::UnboundedSender<Report>,
     reports: mpsc::UnboundedReceiver<Report>,
-    enqueued: Vec<bool>,
     outstanding: usize,
+    withdrawn: bool,
     timed_out: bool,
 }
 
-impl Drop for Attempt<'_, '_> {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Waiting,
+    Enqueued,
+    Told,
+}
+
+impl<T> Drop for Attempt<'_, '_, T> {
     fn drop(&mut self) {
         if self.outstanding > 0 {
             self.producer.withdraw();
         }
+        for index in self.openers.drain() {
+            if let Ok(partition) = self.targets[index] {
+                self.producer
+                    .end_opening(self.batch[index].topic, partition);
+            }
+        }
     }
 }
 
-impl<'a, 'b> Attempt<'a, 'b> {
+impl<'a, 'b, T: FnMut(usize, Result<(), SendError>)> Attempt<'a, 'b, T> {
     fn new(
         producer: &'a Producer,
         batch: &'a [OutgoingRecord<'b>],
-        targets: Vec<Result<Target, SendError>>,
+        targets: Vec<Result<i32, SendError>>,
         deadline: Instant,
+        tell: T,
     ) -> Self {
         // Unbounded in type only: a record reports once.
         let (sender, reports) = mpsc::unbounded_channel();
@@ -467,89 +542,109 @@ impl<'a, 'b> Attempt<'a, 'b> {
             producer,
             batch,
             targets,
-            outcomes: vec![None; batch.len()],
+            tell,
+            states: vec![State::Waiting; batch.len()],
+            openers: HashSet::new(),
             deadline,
             sender,
             reports,
-            enqueued: vec![false; batch.len()],
             outstanding: 0,
+            withdrawn: false,
             timed_out: false,
         }
     }
 
-    async fn run(mut self) -> Vec<Result<(), SendError>> {
+    async fn run(mut self) {
+        let producer = self.producer;
         let mut waiting: Vec<usize> = (0..self.targets.len()).collect();
         let mut stopped_keys = HashSet::new();
-        // Two waves at most times: the first of each new partition, then everything else.
-        while !waiting.is_empty() && !self.producer.is_fatal() {
-            factum_fault::at(Point::ProduceBefore);
-            waiting = self.enqueue_wave(waiting, &mut stopped_keys).await;
-            factum_fault::at(Point::ProduceAfter);
-            self.collect().await;
-            factum_fault::at(Point::AcknowledgeAfter);
+        loop {
+            // Made before the look at what others open, so that no answer is missed.
+            let opened = producer.opened.notified();
+            if !waiting.is_empty() && !producer.is_fatal() {
+                factum_fault::at(Point::ProduceBefore);
+                waiting = self.enqueue(waiting, &mut stopped_keys).await;
+                factum_fault::at(Point::ProduceAfter);
+            }
+            let others_open = !waiting.is_empty() && !producer.is_fatal();
+            if self.outstanding == 0 && !others_open {
+                break;
+            }
+            if !self.collect(others_open.then_some(opened)).await {
+                break;
+            }
+            if self.outstanding == 0 {
+                factum_fault::at(Point::AcknowledgeAfter);
+            }
         }
-        let outcomes = std::mem::take(&mut self.outcomes);
-        outcomes
-            .into_iter()
-            .zip(self.batch)
-            .map(|(outcome, record)| {
-                outcome.unwrap_or_else(|| Err(self.not_acknowledged(record.topic, false)))
-            })
-            .collect()
+        self.give_up_the_rest();
     }
 
-    /// Puts into the client's queue, in order, what may go now; gives back what must wait for it.
-    async fn enqueue_wave(
+    fn tell(&mut self, index: usize, outcome: Result<(), SendError>) {
+        self.states[index] = State::Told;
+        (self.tell)(index, outcome);
+    }
+
+    /// Puts into the client's queue, in order, what may go now; gives back what must wait: for the first record of its
+    /// partition, or behind a record of its key that does.
+    async fn enqueue(
         &mut self,
         waiting: Vec<usize>,
         stopped_keys: &mut HashSet<&'b [u8]>,
     ) -> Vec<usize> {
         let mut later = Vec::new();
-        let mut waiting_keys: HashSet<&[u8]> = HashSet::new();
-        let mut first_of: HashSet<(&str, i32)> = HashSet::new();
+        let openers = self.openers.iter();
+        let mut waiting_keys: HashSet<&[u8]> =
+            openers.filter_map(|index| self.batch[*index].key).collect();
         for index in waiting {
             let record = &self.batch[index];
             if record.key.is_some_and(|key| stopped_keys.contains(key)) {
-                self.outcomes[index] = Some(Err(SendError::new(
+                let error = SendError::new(
                     SendErrorKind::Held,
                     format!(
                         "a record for `{}` was not sent: an earlier record of its key failed",
                         record.topic
                     ),
-                )));
+                );
+                self.tell(index, Err(error));
                 continue;
             }
             let sent = match self.targets[index].clone() {
                 Err(error) => Err(error),
-                Ok(target) => {
-                    let waits = record.key.is_some_and(|key| waiting_keys.contains(key))
-                        || (!target.has_state
-                            && !first_of.insert((record.topic, target.partition)));
+                Ok(partition) => {
+                    let has_state = self.producer.has_state(record.topic, partition);
                     // A key that has a record waiting, or one on its way alone, waits with all the rest.
-                    if waits || !target.has_state {
+                    let waits = record.key.is_some_and(|key| waiting_keys.contains(key))
+                        || (!has_state && !self.producer.open(record.topic, partition));
+                    if waits || !has_state {
                         waiting_keys.extend(record.key);
                     }
                     if waits {
                         later.push(index);
                         continue;
                     }
-                    self.enqueue_one(index, record, target.partition).await
+                    let sent = self.enqueue_one(index, record, partition).await;
+                    if !has_state {
+                        if sent.is_ok() {
+                            self.openers.insert(index);
+                        } else {
+                            // The partition's first record is yet to come.
+                            self.producer.end_opening(record.topic, partition);
+                        }
+                    }
+                    sent
                 }
             };
             match sent {
                 Ok(()) => {
-                    self.enqueued[index] = true;
+                    self.states[index] = State::Enqueued;
                     self.outstanding += 1;
                 }
                 Err(error) => {
                     stopped_keys.extend(record.key);
-                    self.outcomes[index] = Some(Err(error));
+                    self.tell(index, Err(error));
                     if self.producer.is_fatal() {
                         return Vec::new();
-                    }
-                    // The partition's first record is yet to come.
-                    if let Ok(target) = self.targets[index] {
-                        first_of.remove(&(record.topic, target.partition));
                     }
                 }
             }
@@ -592,11 +687,11 @@ impl<'a, 'b> Attempt<'a, 'b> {
                 }
                 Some(Code::QueueFull) => {
                     self.timed_out = true;
-                    self.producer.withdraw();
+                    self.withdraw();
                     return Err(self.not_acknowledged(record.topic, false));
                 }
                 Some(Code::Fatal) => {
-                    self.producer.withdraw();
+                    self.withdraw();
                     return Err(self.not_acknowledged(record.topic, false));
                 }
                 Some(Code::MessageSizeTooLarge) => {
@@ -625,73 +720,90 @@ impl<'a, 'b> Attempt<'a, 'b> {
         }
     }
 
-    /// Waits for the reports of a wave, until the deadline; then withdraws, and waits a little for the rest.
-    async fn collect(&mut self) {
-        let mut withdrawn = self.producer.is_fatal();
-        let mut limit = if withdrawn {
-            self.producer.withdraw();
-            Instant::now() + self.producer.withdrawal_limit()
-        } else {
-            self.deadline
+    /// Waits for reports, or until another call has opened a partition if `opened` is given, or for the deadline: then
+    /// everything is withdrawn, and a little later `false` says that no more will come.
+    async fn collect(&mut self, opened: Option<Notified<'_>>) -> bool {
+        if self.producer.is_fatal() {
+            self.withdraw();
+        }
+        let limit = self.deadline;
+        let opened = async {
+            match opened {
+                Some(opened) => opened.await,
+                None => std::future::pending().await,
+            }
+        };
+        let first = tokio::select! {
+            // Nobody hangs up: we hold a sender ourselves.
+            report = self.reports.recv() => report,
+            () = opened => return true,
+            () = tokio::time::sleep_until(limit.into()) => {
+                if self.withdrawn {
+                    return false;
+                }
+                self.timed_out = true;
+                self.withdraw();
+                return self.outstanding > 0;
+            }
         };
         let mut acknowledged: HashSet<(&str, i32)> = HashSet::new();
-        while self.outstanding > 0 {
-            let failed = match tokio::time::timeout_at(limit.into(), self.reports.recv()).await {
-                Ok(Some(Report { index, error })) => {
-                    self.outstanding -= 1;
-                    let topic = self.batch[index].topic;
-                    let outcome = match error {
-                        None => {
-                            if let Ok(target) = &self.targets[index] {
-                                acknowledged.insert((topic, target.partition));
-                            }
-                            Ok(())
-                        }
-                        Some(Code::PurgeQueue) => Err(self.not_acknowledged(topic, false)),
-                        Some(Code::PurgeInflight) => Err(self.not_acknowledged(topic, true)),
-                        Some(code) => Err(refusal(code, topic)),
-                    };
-                    let failed = outcome.is_err();
-                    self.outcomes[index] = Some(outcome);
-                    failed
-                }
-                Err(_) if !withdrawn => {
-                    self.timed_out = true;
-                    true
-                }
-                // Reports that never come: the client is gone, or stuck. The outcome is unknown.
-                Ok(None) | Err(_) => break,
+        let mut next = first;
+        while let Some(Report { index, error }) = next {
+            self.outstanding -= 1;
+            let topic = self.batch[index].topic;
+            let outcome = match error {
+                None => Ok(()),
+                Some(Code::PurgeQueue) => Err(self.not_acknowledged(topic, false)),
+                Some(Code::PurgeInflight) => Err(self.not_acknowledged(topic, true)),
+                Some(code) => Err(refusal(code, topic)),
             };
-            // A failed record must not be overtaken by a later one of its key.
-            if failed && !withdrawn {
-                withdrawn = true;
-                self.producer.withdraw();
-                limit = Instant::now() + self.producer.withdrawal_limit();
-            }
-        }
-        if self.outstanding > 0 {
-            self.outstanding = 0;
-            for index in 0..self.batch.len() {
-                let record = &self.batch[index];
-                let outcome = &mut self.outcomes[index];
-                if outcome.is_none() && self.enqueued[index] {
-                    *outcome = Some(Err(SendError::new(
-                        SendErrorKind::Retriable,
-                        format!(
-                            "a record for `{}` was neither acknowledged nor given up by the client; \
-                             it may be on the broker all the same",
-                            record.topic
-                        ),
-                    )));
+            if let Ok(partition) = self.targets[index] {
+                if outcome.is_ok() {
+                    acknowledged.insert((topic, partition));
+                }
+                if self.openers.remove(&index) {
+                    self.producer.note_acknowledged(acknowledged.drain());
+                    self.producer.end_opening(topic, partition);
                 }
             }
-        }
-        for (target, record) in self.targets.iter_mut().zip(self.batch) {
-            if let Ok(target) = target {
-                target.has_state |= acknowledged.contains(&(record.topic, target.partition));
+            // A failed record must not be overtaken by a later one of its key.
+            if outcome.is_err() {
+                self.withdraw();
             }
+            self.tell(index, outcome);
+            next = self.reports.try_recv().ok();
         }
         self.producer.note_acknowledged(acknowledged);
+        true
+    }
+
+    /// Takes back everything, and gives the reports a little time.
+    fn withdraw(&mut self) {
+        if !self.withdrawn {
+            self.withdrawn = true;
+            self.producer.withdraw();
+            self.deadline = Instant::now() + self.producer.withdrawal_limit();
+        }
+    }
+
+    /// What was not told of: it was not sent, or its report never came, because the client is gone or stuck.
+    fn give_up_the_rest(mut self) {
+        self.outstanding = 0;
+        for index in 0..self.batch.len() {
+            let topic = self.batch[index].topic;
+            let error = match self.states[index] {
+                State::Told => continue,
+                State::Waiting => self.not_acknowledged(topic, false),
+                State::Enqueued => SendError::new(
+                    SendErrorKind::Retriable,
+                    format!(
+                        "a record for `{topic}` was neither acknowledged nor given up by the client; \
+                         it may be on the broker all the same"
+                    ),
+                ),
+            };
+            self.tell(index, Err(error));
+        }
     }
 
     fn not_acknowledged(&self, topic: &str, may_be_written: bool) -> SendError {

@@ -66,7 +66,9 @@ pub use parking::{
 };
 pub use raw_record::{RawRecord, RecordPurpose};
 pub use reader::{EventReader, Reading, ReadingConsumer, event_readers, record_readers};
-pub use relay::{Lease, Occasion, OutboxRow, RelayStore, RowRecord, SLOTS};
+pub use relay::{
+    ClaimLimit, Lease, LeaseChange, Occasion, OutboxRow, RelayStore, RowRecord, SLOTS,
+};
 pub use replay::{
     DueReplay, FAILURES_IN_A_ROW, ReplayFailure, ReplayItem, ReplayOutcome, ReplayPlace,
     ReplayTask, StoredLetter, check_replay, drop_replay_item, due_replays, finish_replay,

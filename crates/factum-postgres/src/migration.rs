@@ -4,7 +4,7 @@
 //! one work and the others find nothing to do. [`sql`] prints the same statements for a migration
 //! tool of your own; `up` then finds them applied.
 //!
-//! Tables, in the first schema of the `search_path`: `outbox`, `relay_lease`, `processed_event`
+//! Tables, in the first schema of the `search_path`: `outbox`, `relay_lease`, `relay_member`, `processed_event`
 //! (its partitions are [`maintain`](crate::maintain)'s), `dead_letter`, `event_reader`, `parked_key`, `parked_event`,
 //! `dead_letter_group`, `dead_letter_delta`, `instance`, `replay_run`, `replay_item`, `audit`, `outbound_call`,
 //! `processed_foreign_event`, `maintenance`, `factum_migration`.

@@ -55,8 +55,14 @@ pub enum SchemaProblem {
         /// The columns.
         columns: &'static str,
     },
-    /// `relay_lease` lacks slots: no relay gets the lease, and nothing is sent.
+    /// `relay_lease` lacks slots: no relay can hold them, and their rows are never sent.
     MissingSlots,
+    /// The outbox spreads its keys over other slots than relays share, so rows would never be sent, or out of their key's
+    /// order.
+    OtherSlots {
+        /// What is wrong, and where.
+        fault: String,
+    },
     /// The outbox has no partial index on its unpublished rows (OBX-X3).
     MissingPartialIndex {
         /// The index.
@@ -109,7 +115,7 @@ impl SchemaProblem {
                 ..
             } => "EVT-3",
             Self::MissingUniqueKey { .. } => "IDEM-1",
-            Self::MissingSlots => "OBX-2",
+            Self::MissingSlots | Self::OtherSlots { .. } => "OBX-2",
             Self::MigrationPending { .. }
             | Self::MissingTable { .. }
             | Self::MissingColumn { .. }
@@ -164,8 +170,13 @@ impl fmt::Display for SchemaProblem {
                  ADD UNIQUE ({columns})`"
             ),
             Self::MissingSlots => f.write_str(
-                "relay_lease lacks some of its 64 slots, so no relay sends anything; run `INSERT \
+                "relay_lease lacks some of its 64 slots, so nothing of those is sent; run `INSERT \
                  INTO relay_lease (slot) SELECT generate_series(0, 63) ON CONFLICT DO NOTHING`",
+            ),
+            Self::OtherSlots { fault } => write!(
+                f,
+                "{fault}; the number of slots is fixed, and relays share 64. Stop all relays, publish or remove \
+                 what is in the outbox, and make the table anew as `factum migrate sql` prints it"
             ),
             Self::MissingPartialIndex { index } => {
                 let columns = match *index {
@@ -183,6 +194,8 @@ impl fmt::Display for SchemaProblem {
     }
 }
 
+/// How `outbox.slot` comes from the key, as PostgreSQL prints it: the record of how many slots the table has.
+const SLOT_OF_KEY: &str = "((hashtextextended(key, (0)::bigint) & (63)::bigint))::smallint";
 const SLOT_INDEX: &str = "outbox_unpublished";
 const CLAIM_INDEX: &str = "outbox_claim";
 
@@ -248,6 +261,14 @@ const COLUMNS: &[(&str, &[(&str, &str)])] = &[
             ("slot", "smallint"),
             ("owner", "text"),
             ("token", "bigint"),
+            ("expires_at", "timestamp with time zone"),
+        ],
+    ),
+    (
+        "relay_member",
+        &[
+            ("owner", "text"),
+            ("joined_at", "timestamp with time zone"),
             ("expires_at", "timestamp with time zone"),
         ],
     ),
@@ -449,11 +470,35 @@ async fn check_slots(
     conn: &mut PgConnection,
     problems: &mut Vec<SchemaProblem>,
 ) -> Result<(), sqlx::Error> {
-    let slots: i64 = sqlx::query_scalar("SELECT count(*) FROM relay_lease")
-        .fetch_one(conn)
-        .await?;
-    if slots < i64::from(SLOTS) {
+    let row = sqlx::query(
+        "SELECT count(*) FILTER (WHERE slot BETWEEN 0 AND $1 - 1), \
+                count(*) FILTER (WHERE slot NOT BETWEEN 0 AND $1 - 1), \
+                (SELECT pg_get_expr(d.adbin, d.adrelid) FROM pg_attrdef AS d \
+                 JOIN pg_attribute AS a ON a.attrelid = d.adrelid AND a.attnum = d.adnum \
+                 WHERE a.attrelid = to_regclass('outbox') AND a.attname = 'slot' AND a.attgenerated = 's') \
+         FROM relay_lease",
+    )
+    .bind(i32::from(SLOTS))
+    .fetch_one(conn)
+    .await?;
+    let (held, others): (i64, i64) = (row.try_get(0)?, row.try_get(1)?);
+    if held < i64::from(SLOTS) {
         problems.push(SchemaProblem::MissingSlots);
+    }
+    if others > 0 {
+        problems.push(SchemaProblem::OtherSlots {
+            fault: format!("relay_lease has {others} slots beyond 0 to 63"),
+        });
+    }
+    let spread: Option<String> = row.try_get(2)?;
+    if spread.as_deref() != Some(SLOT_OF_KEY) {
+        let found = spread.map_or_else(
+            || "isn't generated".to_owned(),
+            |found| format!("is generated as {found}"),
+        );
+        problems.push(SchemaProblem::OtherSlots {
+            fault: format!("the column slot of the table outbox {found}, not as {SLOT_OF_KEY}"),
+        });
     }
     Ok(())
 }

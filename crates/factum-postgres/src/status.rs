@@ -67,6 +67,10 @@ pub struct OutboxStatus {
     pub stopped_slots: Vec<i16>,
     /// Rows that were given up, counted up to one more than [`COUNTED`].
     pub set_aside: i64,
+    /// Relays that share the slots now.
+    pub relays: i64,
+    /// Slots, of 64, that no relay holds now.
+    pub free_slots: i64,
 }
 
 /// Calls to other systems.
@@ -192,7 +196,9 @@ async fn outbox(conn: &mut PgConnection) -> Result<OutboxStatus, sqlx::Error> {
                            AND set_aside_at IS NULL ORDER BY id LIMIT 1) AS head \
                       WHERE head.attempts > 0 AND head.last_error IS NOT NULL ORDER BY s), \
                 (SELECT count(*) FROM (SELECT FROM outbox \
-                  WHERE published_at IS NULL AND set_aside_at IS NOT NULL LIMIT $1) AS counted)",
+                  WHERE published_at IS NULL AND set_aside_at IS NOT NULL LIMIT $1) AS counted), \
+                (SELECT count(*) FROM relay_member WHERE expires_at > clock_timestamp()), \
+                (SELECT count(*) FROM relay_lease WHERE expires_at <= clock_timestamp())",
     )
     .bind(COUNTED + 1)
     .fetch_one(conn)
@@ -203,6 +209,8 @@ async fn outbox(conn: &mut PgConnection) -> Result<OutboxStatus, sqlx::Error> {
         oldest: oldest.and_then(|seconds| Duration::try_from_secs_f64(seconds.max(0.0)).ok()),
         stopped_slots: row.try_get(2)?,
         set_aside: row.try_get(3)?,
+        relays: row.try_get(4)?,
+        free_slots: row.try_get(5)?,
     })
 }
 

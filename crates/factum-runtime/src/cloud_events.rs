@@ -103,6 +103,7 @@ mod tests {
     fn row(aggregate_id: &str, headers: &[(&str, &str)]) -> OutboxRow {
         OutboxRow {
             id: 1,
+            slot: 0,
             event_id: Uuid::nil(),
             event_type: "order.confirmed.v1".to_owned(),
             topic: "orders.confirmed".to_owned(),

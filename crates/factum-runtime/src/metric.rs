@@ -53,6 +53,16 @@ metrics! {
         "Attempts to call, by what came of them: answered, retry, set_aside, unknown.";
     CALL_BREAKER_OPEN = "factum_call_breaker_open", Gauge by "endpoint":
         "1 while the circuit breaker keeps calls back, else 0.";
+    RELAY_SLOTS = "factum_relay_slots", Gauge by "service":
+        "Slots of the outbox that this relay holds, of 64.";
+    RELAY_PUBLISHED_TOTAL = "factum_relay_published_total", Counter by "service":
+        "Outbox rows that the broker has acknowledged and the relay has marked.";
+    RELAY_FAILED_TOTAL = "factum_relay_failed_total", Counter by "service":
+        "Sends of an outbox row that were not acknowledged, each attempt counted.";
+    RELAY_SET_ASIDE_TOTAL = "factum_relay_set_aside_total", Counter by "service":
+        "Outbox rows that were set aside as hopeless.";
+    RELAY_OLDEST_SECONDS = "factum_relay_oldest_seconds", Gauge by "service":
+        "Seconds that the oldest outbox row that is due has waited, of all slots; 0 when none waits.";
 }
 
 /// Tells the program's recorder what each means.

@@ -101,7 +101,7 @@ pub struct ServiceBuilder {
 
 impl ServiceBuilder {
     /// Sends the outbox's rows to Kafka from this process. Relays of other processes share the
-    /// work; one that stands by costs next to nothing.
+    /// work: each sends the keys of its slots.
     pub fn relay(self) -> ServiceBuilder {
         self.relay_with(Relay::new())
     }
@@ -266,6 +266,7 @@ impl ServiceBuilder {
             let context = RelayContext {
                 db: db.clone(),
                 kafka: config.kafka.clone(),
+                service: config.service.clone(),
                 owner: relay_owner(&config.service),
                 cloud_events: config.cloud_events.clone(),
             };

@@ -78,7 +78,8 @@ const HORIZON: &str = "crates/factum-runtime/src/horizon.rs";
 const SESSION: &str = "crates/factum-postgres/src/session.rs";
 const REPLAY_STORE: &str = "crates/factum-postgres/src/replay.rs";
 const LETTER_COUNTS: &str = "crates/factum-postgres/src/dead_letter_group.rs";
-const RELAY: &str = "crates/factum-runtime/src/relay.rs";
+const FLIGHT: &str = "crates/factum-runtime/src/relay/flight.rs";
+const DISPATCH: &str = "crates/factum-runtime/src/relay/dispatch.rs";
 const RELAY_STORE: &str = "crates/factum-postgres/src/relay.rs";
 const PRODUCER: &str = "crates/factum-kafka/src/producer.rs";
 const RETRY_TOPIC: &str = "crates/factum-runtime/src/retry_topic.rs";
@@ -170,17 +171,17 @@ pub(crate) const PATCHES: &[Patch] = &[
     Patch {
         name: "published-before-the-report",
         what: "published_at is set before the broker has acknowledged anything",
-        file: RELAY,
-        sound: "        let producer = match self.producer.take() {",
-        broken: "        let all: Vec<i64> = rows.iter().map(|row| row.id).collect();\n        self.mark(lease, &all).await?;\n        let producer = match self.producer.take() {",
+        file: FLIGHT,
+        sound: "        let (told, mut outcomes) = mpsc::unbounded_channel();\n",
+        broken: "        let all: Vec<i64> = self.rows.iter().map(|row| row.id).collect();\n        self.mark(&all).await;\n        let (told, mut outcomes) = mpsc::unbounded_channel();\n",
         catchers: &[Catcher::Cell("kill/produce.before")],
     },
     Patch {
         name: "claim-above-the-last",
         what: "the relay claims rows with an id above the last published one",
         file: RELAY_STORE,
-        sound: "AND o.key <> ALL($3) \\",
-        broken: "AND o.key <> ALL($3) AND o.id > coalesce((SELECT max(p.id) FROM outbox AS p WHERE p.published_at IS NOT NULL), 0) \\",
+        sound: "AND key <> ALL($4) \\",
+        broken: "AND key <> ALL($4) AND id > coalesce((SELECT max(p.id) FROM outbox AS p WHERE p.published_at IS NOT NULL), 0) \\",
         catchers: &[Catcher::Test {
             target: POSTGRES,
             name: "case_14_a_row_that_commits_late",
@@ -309,13 +310,57 @@ pub(crate) const PATCHES: &[Patch] = &[
     },
     Patch {
         name: "stale-relay-frees-the-lease",
-        what: "a relay that has lost its lease gives its successor's away",
+        what: "a relay that has lost its slots gives its successor's away",
         file: RELAY_STORE,
-        sound: "                     SELECT slot FROM relay_lease WHERE owner = $1 AND token = $2 \\\n                     ORDER BY slot FOR UPDATE \\\n                 ) \\\n                 UPDATE relay_lease AS l SET expires_at = '-infinity'",
-        broken: "                     SELECT slot FROM relay_lease WHERE $1 <> '' AND $2 > 0 \\\n                     ORDER BY slot FOR UPDATE \\\n                 ) \\\n                 UPDATE relay_lease AS l SET expires_at = '-infinity'",
+        sound: "USING (slot, token) \\\n                     WHERE l.owner = $1 ORDER BY l.slot FOR UPDATE OF l \\",
+        broken: "USING (slot) \\\n                     WHERE $1 <> '' ORDER BY l.slot FOR UPDATE OF l \\",
         catchers: &[Catcher::Test {
             target: POSTGRES,
             name: "two_relays_in_every_order",
+        }],
+    },
+    Patch {
+        name: "old-token-claims",
+        what: "a claim under an older token of a slot finds rows",
+        file: RELAY_STORE,
+        sound: "JOIN relay_lease AS l ON l.slot = given.slot AND l.token = given.token \\",
+        broken: "JOIN relay_lease AS l ON l.slot = given.slot AND l.token >= given.token \\",
+        catchers: &[Catcher::Test {
+            target: POSTGRES,
+            name: "slots_that_were_taken_by_a_lost_answer_are_taken_again",
+        }],
+    },
+    Patch {
+        name: "slot-of-two-relays",
+        what: "a relay takes slots whose lease lasts",
+        file: RELAY_STORE,
+        sound: "WHERE (expires_at <= clock_timestamp() OR owner = $1) \\",
+        broken: "WHERE (expires_at <= clock_timestamp() + interval '1 d' OR owner = $1) \\",
+        catchers: &[Catcher::Test {
+            target: POSTGRES,
+            name: "case_16_one_relay_has_a_slot_at_a_time_and_a_stale_one_does_nothing",
+        }],
+    },
+    Patch {
+        name: "slot-in-two-flights",
+        what: "the next batch is claimed from slots that have rows on their way",
+        file: DISPATCH,
+        sound: "slots.retain(|slot| !busy.contains(slot) && !self.leaving.contains(slot));",
+        broken: "slots.retain(|slot| busy.len() <= 64 && !self.leaving.contains(slot));",
+        catchers: &[Catcher::Test {
+            target: UNIT,
+            name: "the_next_batch_is_sent_while_the_last_is_acknowledged_and_each_key_keeps_its_order",
+        }],
+    },
+    Patch {
+        name: "slow-rows-keep-their-slots",
+        what: "a batch keeps its slots until its last row is acknowledged",
+        file: DISPATCH,
+        sound: "            if !flight.slots.is_empty() && self.held.has_room(flight.left.len()) {",
+        broken: "            if flight.left.is_empty() {",
+        catchers: &[Catcher::Test {
+            target: UNIT,
+            name: "case_21_a_topic_whose_broker_is_slow_keeps_no_other_waiting",
         }],
     },
     Patch {
@@ -350,13 +395,13 @@ pub(crate) const PATCHES: &[Patch] = &[
     },
     Patch {
         name: "stale-relay-marks",
-        what: "a relay that has lost its lease still marks rows",
+        what: "a relay that has lost its slots still marks rows",
         file: RELAY_STORE,
-        sound: "                     WHERE o.id = ANY($3) AND coalesce(o.published_at, 'infinity') = 'infinity' \\\n                       AND o.slot = ANY(ARRAY(SELECT l.slot FROM relay_lease AS l \\\n                                              WHERE l.owner = $1 AND l.token = $2))\",",
-        broken: "                     WHERE o.id = ANY($3) AND coalesce(o.published_at, 'infinity') = 'infinity' \\\n                       AND $1::text IS NOT NULL AND $2::bigint IS NOT NULL\",",
+        sound: "                                              JOIN unnest($2::smallint[], $4::bigint[]) \\\n                                                   AS held (slot, token) USING (slot, token) \\\n                                              WHERE l.owner = $1))\",",
+        broken: "                                              WHERE $1 <> '' AND cardinality($2::smallint[]) = cardinality($4::bigint[])))\",",
         catchers: &[Catcher::Test {
             target: POSTGRES,
-            name: "case_16_one_relay_at_a_time_and_a_stale_one_does_nothing",
+            name: "case_16_one_relay_has_a_slot_at_a_time_and_a_stale_one_does_nothing",
         }],
     },
     Patch {

@@ -4,7 +4,8 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use factum_postgres::{
-    Database, DatabaseSettings, DedupVerdict, ErrorKind, RelayStore, Session, classify, describe,
+    ClaimLimit, Database, DatabaseSettings, DedupVerdict, ErrorKind, RelayStore, Session, classify,
+    describe,
 };
 use sqlx::Row;
 
@@ -113,12 +114,18 @@ async fn case_63_a_cancelled_statement_of_the_relay_poisons_nothing() {
     };
     let db = Database::connect(&one).await.unwrap();
     let store = RelayStore::new(db.clone(), "relay".to_owned(), Duration::from_secs(60));
-    let lease = store.acquire().await.unwrap().unwrap();
+    let lease = store.join().await.unwrap();
+    let limit = ClaimLimit {
+        rows: 10,
+        bytes: 1_000,
+    };
+    let slots = lease.slots();
     for polls in 0..10 {
-        cut_after(polls, store.claim(&lease, 10, &[])).await;
+        cut_after(polls, store.claim(&lease, &slots, limit, &[])).await;
     }
     for _ in 0..100 {
-        assert!(store.claim(&lease, 10, &[]).await.unwrap().is_empty());
+        let rows = store.claim(&lease, &slots, limit, &[]).await.unwrap();
+        assert!(rows.is_empty());
     }
 }
 

@@ -1,7 +1,9 @@
 use std::time::Duration;
 
 use factum_event::Event as _;
-use factum_postgres::{Outbox, RawRecord, RecordPurpose, RelayStore, RowRecord, Session};
+use factum_postgres::{
+    ClaimLimit, Lease, Outbox, OutboxRow, RawRecord, RecordPurpose, RelayStore, RowRecord, Session,
+};
 use time::macros::datetime;
 
 use crate::fixture::Fixture;
@@ -27,6 +29,19 @@ async fn write(fixture: &Fixture, records: &[RawRecord<'_>]) {
     }
     session.commit(xid).await.unwrap();
     session.close().await;
+}
+
+const LIMIT: ClaimLimit = ClaimLimit {
+    rows: 100,
+    bytes: 1_000_000,
+};
+
+/// In the order of the ids.
+async fn claim(store: &RelayStore, lease: &Lease, held_keys: &[String]) -> Vec<OutboxRow> {
+    let rows = store.claim(lease, &lease.slots(), LIMIT, held_keys).await;
+    let mut rows = rows.unwrap();
+    rows.sort_by_key(|row| row.id);
+    rows
 }
 
 fn store(fixture: &Fixture) -> RelayStore {
@@ -59,8 +74,8 @@ async fn a_raw_record_is_claimed_byte_for_byte_and_the_same_twice_is_two() {
     write(&fixture, &[whole, bare, empty, whole]).await;
 
     let store = store(&fixture);
-    let lease = store.acquire().await.unwrap().unwrap();
-    let rows = store.claim(&lease, 100, &[]).await.unwrap();
+    let lease = store.join().await.unwrap();
+    let rows = claim(&store, &lease, &[]).await;
     let raw = |key: Option<&[u8]>, headers: &[(String, Option<Vec<u8>>)], tombstone| {
         Some(RowRecord {
             key: key.map(<[u8]>::to_vec),
@@ -99,11 +114,11 @@ async fn a_held_raw_record_holds_up_no_event_of_its_key() {
         .unwrap();
 
     let store = store(&fixture);
-    let lease = store.acquire().await.unwrap().unwrap();
-    let rows = store.claim(&lease, 100, &[]).await.unwrap();
+    let lease = store.join().await.unwrap();
+    let rows = claim(&store, &lease, &[]).await;
     assert_eq!(rows.len(), 5);
     let held = [rows[0].key.clone()];
-    let left = store.claim(&lease, 100, &held).await.unwrap();
+    let left = claim(&store, &lease, &held).await;
     let ids: Vec<i64> = left.iter().map(|row| row.id).collect();
     assert_eq!(ids, [rows[1].id, rows[3].id, rows[4].id]);
 }

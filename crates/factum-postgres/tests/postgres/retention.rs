@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use factum_postgres::{
-    Database, RelayStore, Retention, RetentionReport, Window, apply_retention, dead_letter_groups,
-    fold_dead_letter_groups, maintain,
+    ClaimLimit, Database, RelayStore, Retention, RetentionReport, Window, apply_retention,
+    dead_letter_groups, fold_dead_letter_groups, maintain,
 };
 use sqlx::Connection as _;
 use time::OffsetDateTime;
@@ -137,11 +137,16 @@ async fn pages_of_a_claim(fixture: &Fixture) -> i64 {
         .await
         .unwrap();
     let relay = RelayStore::new(db.clone(), "r".to_owned(), Duration::from_secs(30));
-    let lease = relay.acquire().await.unwrap().expect("the lease is free");
+    let lease = relay.join().await.unwrap();
+    let limit = ClaimLimit {
+        rows: 100,
+        bytes: 1 << 20,
+    };
     for _ in 0..CLAIMS {
-        assert_eq!(relay.claim(&lease, 100, &[]).await.unwrap().len(), 10);
+        let claimed = relay.claim(&lease, &lease.slots(), limit, &[]).await;
+        assert_eq!(claimed.unwrap().len(), 10);
     }
-    relay.release(lease).await.unwrap();
+    relay.leave(lease).await.unwrap();
     db.close().await;
     factum_testing::eventually(LIMIT, "the claims' figures", async || {
         fixture.count(READ).await > before

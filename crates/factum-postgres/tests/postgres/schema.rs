@@ -97,6 +97,18 @@ async fn each_damage_is_named_with_its_rule_and_its_mend() {
             "OBX-2: relay_lease lacks some of its 64 slots",
         ),
         (
+            "ALTER TABLE relay_lease DROP CONSTRAINT relay_lease_slot_check; \
+             INSERT INTO relay_lease (slot) SELECT generate_series(64, 127)",
+            "OBX-2: relay_lease has 64 slots beyond 0 to 63",
+        ),
+        (
+            "ALTER TABLE outbox DROP COLUMN slot; \
+             ALTER TABLE outbox ADD COLUMN slot smallint NOT NULL \
+             GENERATED ALWAYS AS ((hashtextextended(key, 0) & 127)::smallint) STORED; \
+             CREATE INDEX ON outbox (slot, id) WHERE published_at IS NULL",
+            "OBX-2: the column slot of the table outbox is generated as ((hashtextextended(key, (0)::bigint) & (127)::bigint))::smallint, not as",
+        ),
+        (
             "ALTER TABLE processed_event DROP CONSTRAINT processed_event_pkey",
             "IDEM-2: table processed_event has no unique key of exactly",
         ),

@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use factum_kafka::{
-    BrokerFault, BrokerRequest, KafkaSettings, NewTopic, Producer, Record, create_topics, inspect,
+    BrokerFault, BrokerRequest, EmbeddedBroker, KafkaSettings, NewTopic, Producer, Record,
+    create_topics, inspect,
 };
 use factum_postgres::{
-    Database, DatabaseSettings, OutboxRow, RawRecord, RecordPurpose, RelayStore, Session,
+    ClaimLimit, Database, DatabaseSettings, RawRecord, RecordPurpose, RelayStore, Session,
     migration, new_event_id,
 };
 use factum_testing::kafka::KafkaServer;
@@ -19,7 +20,8 @@ use sqlx::types::Uuid;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::{Relay, RelayContext, RelayError, RelayStats, outgoing};
+use super::record::outgoing;
+use super::{Relay, RelayContext, RelayError, RelayStats};
 
 /// How long anything may take on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -54,7 +56,7 @@ on_both_brokers!(
     a_raw_record_is_sent_byte_for_byte_with_no_header_but_its_own,
     without_a_source_no_record_has_attributes_of_cloud_events,
     with_a_source_each_record_has_the_attributes_of_cloud_events,
-    two_relays_send_one_at_a_time_and_the_second_takes_over,
+    relays_share_the_slots_and_take_over_from_one_that_dies,
     a_stopped_relay_has_marked_its_batch_and_released_its_lease,
     a_new_row_leaves_at_once,
 );
@@ -133,6 +135,7 @@ impl Bench {
         let context = RelayContext {
             db: self.database.clone(),
             kafka,
+            service: "tests".to_owned(),
             owner: format!("relay-{}", NUMBER.fetch_add(1, Ordering::Relaxed)),
             cloud_events: None,
         };
@@ -268,9 +271,11 @@ async fn rows_leave_in_the_order_of_each_key(mut bench: Bench) {
     bench.fill(&topic, 2_500, 37).await;
     let relay = bench.start(Relay::new());
     bench.until_published(2_500).await;
-    assert_eq!(relay.stats.published(), 2_500);
-    assert_eq!((relay.stats.failed(), relay.stats.set_aside()), (0, 0));
+    let stats = std::sync::Arc::clone(&relay.stats);
     relay.stop().await;
+    assert_eq!(stats.published(), 2_500);
+    assert_eq!((stats.failed(), stats.set_aside()), (0, 0));
+    assert_eq!(stats.slots(), 0);
     assert_eq!(bench.payloads_by_key(&topic).await, filled(2_500, 37));
 }
 
@@ -314,12 +319,12 @@ async fn case_19_what_was_sent_and_not_marked_comes_again_with_the_same_id_and_i
     {
         let lease = Duration::from_secs(2);
         let store = bench.store("killed", lease);
-        let held = store
-            .acquire()
-            .await
-            .unwrap()
-            .expect("nobody has the lease");
-        let rows = store.claim(&held, 120, &[]).await.unwrap();
+        let held = store.join().await.unwrap();
+        let limit = ClaimLimit {
+            rows: 120,
+            bytes: 1_000_000,
+        };
+        let rows = store.claim(&held, &held.slots(), limit, &[]).await.unwrap();
         assert_eq!(rows.len(), 120);
         let producer = Producer::connect(bench.broker.settings(), LIMIT).unwrap();
         let ids: Vec<String> = rows.iter().map(|row| row.event_id.to_string()).collect();
@@ -382,10 +387,11 @@ async fn hopeless_rows_are_set_aside_and_everything_else_flows(mut bench: Bench)
             .await,
         3
     );
-    assert_eq!(relay.stats.set_aside(), 3);
-    assert_eq!(relay.stats.failed(), 9);
-    assert_eq!(relay.stats.producer_rebuilds(), 0, "found before sending");
+    let stats = std::sync::Arc::clone(&relay.stats);
     relay.stop().await;
+    assert_eq!(stats.set_aside(), 3);
+    assert_eq!(stats.failed(), 9);
+    assert_eq!(stats.producer_rebuilds(), 0, "found before sending");
     let arrived = bench.payloads_by_key(&topic).await;
     assert_eq!(arrived["large"], ["1", "3"]);
     assert_eq!(arrived["unknown"], ["2"]);
@@ -557,35 +563,59 @@ async fn with_a_source_each_record_has_the_attributes_of_cloud_events(mut bench:
     assert_eq!(header(&records[1], "content-type"), "application/other");
 }
 
-async fn two_relays_send_one_at_a_time_and_the_second_takes_over(mut bench: Bench) {
+async fn relays_share_the_slots_and_take_over_from_one_that_dies(mut bench: Bench) {
     let topic = bench.topic(4).await;
     let lease = Duration::from_secs(8);
-    let relays: Vec<Working> = (0..3)
+    let mut relays: Vec<Working> = (0..3)
         .map(|_| bench.start(Relay::new().lease(lease).claim_limit(50)))
         .collect();
-    bench.fill(&topic, 1_000, 13).await;
+    let even = async |relays: &[Working]| {
+        let (least, most) = (
+            64 / relays.len() as u64,
+            64_u64.div_ceil(relays.len() as u64),
+        );
+        eventually(LIMIT, "each has its share", async || {
+            let held = relays.iter().map(|relay| relay.stats.slots());
+            held.clone().all(|slots| (least..=most).contains(&slots)) && held.sum::<u64>() == 64
+        })
+        .await;
+    };
+    even(&relays).await;
+    bench.fill(&topic, 1_000, 130).await;
     bench.until_published(1_000).await;
     assert_eq!(
         bench.broker.records(&topic).await.len(),
         1_000,
         "none was sent twice"
     );
-    let sent: Vec<u64> = relays.iter().map(|relay| relay.stats.published()).collect();
-    assert_eq!(sent.iter().sum::<u64>(), 1_000);
-    assert_eq!(sent.iter().filter(|&&sent| sent > 0).count(), 1, "{sent:?}");
-    let (sending, waiting): (Vec<_>, Vec<_>) = relays
-        .into_iter()
-        .partition(|relay| relay.stats.published() > 0);
-    for relay in sending {
-        relay.kill().await;
-    }
-    bench.fill(&topic, 100, 13).await;
+    let published = || relays.iter().map(|relay| relay.stats.published());
+    eventually(LIMIT, "all are counted", async || {
+        published().sum::<u64>() == 1_000
+    })
+    .await;
+    let sent: Vec<u64> = published().collect();
+    assert!(sent.iter().all(|&sent| sent > 0), "{sent:?}");
+    relays.remove(0).kill().await;
+    bench.fill(&topic, 260, 130).await;
     let start = Instant::now();
-    bench.until_published(1_100).await;
+    bench.until_published(1_260).await;
     assert!(start.elapsed() < lease * 5, "{:?}", start.elapsed());
-    for relay in waiting {
+    even(&relays).await;
+    // One more takes its part over, and nothing is sent twice for it.
+    relays.push(bench.start(Relay::new().lease(lease)));
+    bench.fill(&topic, 260, 130).await;
+    even(&relays).await;
+    bench.until_published(1_520).await;
+    for relay in relays {
         relay.stop().await;
     }
+    let mut expected = filled(1_000, 130);
+    for _ in 0..2 {
+        for (key, values) in filled(260, 130) {
+            expected.get_mut(&key).unwrap().extend(values);
+        }
+    }
+    assert_eq!(bench.payloads_by_key(&topic).await, expected);
 }
 
 async fn a_stopped_relay_has_marked_its_batch_and_released_its_lease(mut bench: Bench) {
@@ -603,7 +633,12 @@ async fn a_stopped_relay_has_marked_its_batch_and_released_its_lease(mut bench: 
     let sent = bench.broker.records(&topic).await.len();
     assert_eq!(i64::try_from(sent), Ok(marked), "what was sent is marked");
     let next = bench.store("next", Duration::from_secs(2));
-    assert!(next.acquire().await.unwrap().is_some(), "the lease is free");
+    let lease = next.join().await.unwrap();
+    assert_eq!(
+        (lease.slots().len(), lease.relays()),
+        (64, 1),
+        "all slots are free, and nobody else is there"
+    );
 }
 
 /// The figure to reach is 20 ms from commit to acknowledgement; what is asserted is far above it, because the
@@ -680,9 +715,9 @@ async fn with_the_broker_away_no_row_is_marked_or_set_aside_and_all_come_when_it
     }
 }
 
-/// A refusal that the broker takes back: nothing is lost, and no order is broken.
+/// A producer that is of no use any more, twice in a row: nothing is lost, and no order is broken.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_producer_that_lost_its_place_is_replaced_and_goes_on_from_the_table() {
+async fn case_25_a_producer_that_lost_its_place_is_replaced_and_goes_on_from_the_table() {
     let mut bench = Bench::new(factum_testing::embedded()).await;
     let topic = bench.topic(1).await;
     // A broker refuses the second request when it has refused the first; the embedded one takes it, and
@@ -755,9 +790,10 @@ async fn a_row_that_the_broker_refuses_takes_no_other_row_with_it() {
             .await,
         1
     );
-    assert_eq!(relay.stats.set_aside(), 1);
-    assert!(relay.stats.producer_rebuilds() >= 4);
+    let stats = std::sync::Arc::clone(&relay.stats);
     relay.stop().await;
+    assert_eq!(stats.set_aside(), 1);
+    assert!(stats.producer_rebuilds() >= 4);
     let arrived = bench.payloads_by_key(&topic).await;
     for (key, mut values) in filled(40, 8) {
         let again = values.clone();
@@ -895,70 +931,121 @@ async fn a_setting_that_the_client_refuses_ends_the_relay_at_once() {
     assert!(!error.to_string().contains("soon"), "{error}");
 }
 
-mod held_keys {
-    use super::super::{HELD_KEYS_MAX, HOLD_LAST, HeldKeys};
-    use super::*;
+/// Answers take their time, so that batches on their way at the same time show: with four, a backlog takes a fraction of the
+/// time that it takes with one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_next_batch_is_sent_while_the_last_is_acknowledged_and_each_key_keeps_its_order() {
+    let mut bench = Bench::new(factum_testing::embedded()).await;
+    let mut times = Vec::new();
+    for batches in [1, 4] {
+        let topic = bench.topic(4).await;
+        sqlx::query("DELETE FROM outbox")
+            .execute(&mut bench.conn)
+            .await
+            .unwrap();
+        let relay = bench.start(Relay::new().claim_limit(50).batches_in_flight(batches));
+        bench.fill(&topic, 200, 200).await;
+        bench.until_published(200).await;
+        let embedded = bench.broker.as_embedded().unwrap();
+        embedded
+            .round_trip_time(-1, Duration::from_millis(200))
+            .unwrap();
+        bench.fill(&topic, 1_200, 200).await;
+        let start = Instant::now();
+        bench.until_published(1_400).await;
+        times.push(start.elapsed());
+        let embedded = bench.broker.as_embedded().unwrap();
+        embedded.round_trip_time(-1, Duration::ZERO).unwrap();
+        relay.stop().await;
+        let mut expected = filled(200, 200);
+        for (key, values) in filled(1_200, 200) {
+            expected.get_mut(&key).unwrap().extend(values);
+        }
+        assert_eq!(bench.payloads_by_key(&topic).await, expected);
+    }
+    assert!(times[1] < times[0].mul_f64(0.6), "{times:?}");
+}
 
-    fn row(id: i64, key: &str) -> OutboxRow {
-        OutboxRow {
-            id,
-            event_id: Uuid::nil(),
-            event_type: "order.confirmed.v1".to_owned(),
-            topic: "t".to_owned(),
-            key: key.to_owned(),
-            payload: Vec::new(),
-            headers: Vec::new(),
-            record: None,
-            occasion: None,
+/// The leader of one topic answers after a minute. Rows of other topics don't wait for it, neither for its time limit nor
+/// for its keys; and its own come when it is back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn case_21_a_topic_whose_broker_is_slow_keeps_no_other_waiting() {
+    let cluster = EmbeddedBroker::start(3).unwrap();
+    let settings = KafkaSettings::new(cluster.bootstrap_servers(), "factum-relay-tests");
+    let (slow, fast) = (fresh_topic(), fresh_topic());
+    for (topic, partitions, leader) in [(&slow, 1, 3), (&fast, 4, 1)] {
+        cluster.create_topic(topic, partitions).unwrap();
+        for partition in 0..partitions {
+            cluster
+                .partition_leader(topic, partition, Some(leader))
+                .unwrap();
         }
     }
-
-    #[test]
-    fn a_held_key_waits_longer_each_time_up_to_a_limit() {
-        let mut held = HeldKeys::default();
-        let mut last = Duration::ZERO;
-        for _ in 0..20 {
-            assert!(held.hold("a", true));
-            let pause = held.keys["a"].pause;
-            assert!(pause > last || pause == HOLD_LAST);
-            last = pause;
-            let now = Instant::now();
-            assert_eq!(held.waiting(now), ["a"]);
-            assert!(held.waiting(now + HOLD_LAST).is_empty());
+    // Only for its database; the relay sends to the cluster above.
+    let mut bench = Bench::new(factum_testing::embedded()).await;
+    let relay = bench.start_with(Relay::new(), settings.clone());
+    bench.fill(&slow, 64, 64).await;
+    bench.fill(&fast, 64, 64).await;
+    bench.until_published(128).await;
+    cluster.round_trip_time(3, Duration::from_secs(60)).unwrap();
+    let mut written = 0;
+    let mut longest = Duration::ZERO;
+    // New rows for the slow topic too, in all slots, until the time limit has come twice.
+    while relay.stats.producer_rebuilds() < 2 {
+        insert_more(&mut bench.conn, &slow, "slow", written, 10).await;
+        insert_more(&mut bench.conn, &fast, "fast", written, 100).await;
+        written += 1;
+        let conn = &mut bench.conn;
+        let start = Instant::now();
+        eventually(LIMIT, "the other topic's rows are published", async || {
+            count(conn, "published_at IS NULL AND key LIKE 'fast-%'").await == 0
+        })
+        .await;
+        longest = longest.max(start.elapsed());
+        assert!(start.elapsed() < LIMIT);
+    }
+    assert!(
+        bench
+            .count("published_at IS NULL AND key LIKE 'slow-%'")
+            .await
+            > 0
+    );
+    cluster.round_trip_time(3, Duration::ZERO).unwrap();
+    bench.until_published(128 + 110 * written as i64).await;
+    assert_eq!(
+        bench
+            .count("set_aside_at IS NOT NULL OR attempts > 0")
+            .await,
+        0
+    );
+    relay.stop().await;
+    for (topic, name, keys) in [(&slow, "slow", 10), (&fast, "fast", 100)] {
+        let records = inspect::read_topic(&settings, topic, LIMIT).await.unwrap();
+        let arrived = by_key(&records, |record| text(record.value.as_deref()));
+        let expected: Vec<String> = (0..written).map(|n| n.to_string()).collect();
+        for key in 0..keys {
+            assert_eq!(
+                first_occurrences(&arrived[&format!("{name}-{key}")]),
+                expected
+            );
         }
-        assert_eq!(last, HOLD_LAST);
-        held.let_go("a");
-        assert!(held.keys.is_empty());
     }
+    // Well below the time limit of a batch, which is 5 s.
+    assert!(longest < Duration::from_secs(4), "{longest:?}");
+}
 
-    #[test]
-    fn the_first_row_of_a_refused_key_goes_alone_and_its_others_wait() {
-        let mut held = HeldKeys::default();
-        held.hold("refused", true);
-        held.hold("slow", false);
-        let rows = vec![
-            row(1, "refused"),
-            row(2, "free"),
-            row(3, "refused"),
-            row(4, "slow"),
-            row(5, "free"),
-        ];
-        let (alone, together) = held.split(rows);
-        let ids = |rows: &[OutboxRow]| rows.iter().map(|row| row.id).collect::<Vec<_>>();
-        assert_eq!(ids(&alone), [1]);
-        assert_eq!(ids(&together), [2, 4, 5]);
-    }
-
-    #[test]
-    fn not_more_keys_are_held_than_the_limit_and_none_for_ever() {
-        let mut held = HeldKeys::default();
-        for i in 0..HELD_KEYS_MAX {
-            assert!(held.hold(&i.to_string(), true));
-        }
-        assert!(!held.hold("one more", true));
-        assert!(held.hold("7", true), "one that is held already");
-        let later = Instant::now() + Duration::from_secs(3600);
-        assert!(held.waiting(later).is_empty());
-        assert!(held.keys.is_empty());
-    }
+/// One row for each key, with this payload.
+async fn insert_more(conn: &mut PgConnection, topic: &str, name: &str, payload: usize, keys: i32) {
+    sqlx::query(
+        "INSERT INTO outbox (event_id, event_type, aggregate_type, aggregate_id, topic, key, payload, occurred_at) \
+         SELECT gen_random_uuid(), 'order.confirmed.v1', 'Order', key, $1, key, convert_to($3, 'UTF8'), now() \
+         FROM generate_series(0, $4 - 1) AS n, LATERAL (SELECT $2 || '-' || n AS key) AS of_row",
+    )
+    .bind(topic)
+    .bind(name)
+    .bind(payload.to_string())
+    .bind(keys)
+    .execute(conn)
+    .await
+    .unwrap();
 }
