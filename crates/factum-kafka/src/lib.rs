@@ -12,6 +12,7 @@ mod embedded;
 mod error;
 pub mod inspect;
 mod lanes;
+mod probe;
 mod producer;
 mod record;
 #[cfg(test)]
@@ -25,6 +26,7 @@ pub use consumer::{GroupConsumer, GroupSettings, GroupStats, StartAt};
 pub use embedded::{BrokerFault, BrokerRequest, EmbeddedBroker, EmbeddedBrokerError};
 pub use error::{KafkaError, KafkaErrorKind};
 pub use lanes::LaneFeed;
+pub use probe::BrokerProbe;
 pub use producer::{
     HEADER_BYTES_MAX, HEADERS_MAX, OutgoingRecord, Producer, SendError, SendErrorKind,
 };

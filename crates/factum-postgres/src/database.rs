@@ -102,6 +102,10 @@ impl Database {
         self.connections.close().await;
     }
 
+    pub(crate) fn connections(&self) -> &Connections {
+        &self.connections
+    }
+
     pub(crate) async fn hold(&self) -> Result<Held, DatabaseError> {
         self.connections.lend().await
     }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,7 +14,9 @@ use url::Url;
 
 use crate::cloud_events::CloudEventsSource;
 use crate::endpoint::{Endpoint, EndpointSettings};
+use crate::health::{HealthSettings, TOKEN_MIN_CHARS};
 use crate::problem::{Problem, write_list};
+use crate::wake::RelayWake;
 
 /// Longest service name, in bytes: PostgreSQL cuts `application_name` off after 63.
 const SERVICE_NAME_MAX_BYTES: usize = 63;
@@ -49,9 +52,12 @@ const DEDUP_WINDOW: &str = "FACTUM_DEDUP_WINDOW_DAYS";
 const BUILD: &str = "FACTUM_BUILD";
 const CREATE_TOPICS: &str = "FACTUM_CREATE_TOPICS";
 const CLOUD_EVENTS_SOURCE: &str = "FACTUM_CLOUD_EVENTS_SOURCE";
+const RELAY_WAKE: &str = "FACTUM_RELAY_WAKE";
+const HEALTH_LISTEN: &str = "FACTUM_HEALTH_LISTEN";
+const HEALTH_TOKEN: &str = "FACTUM_HEALTH_TOKEN";
 
 /// Every setting that has a name of its own, for the typo guard and the documentation's test.
-const SETTINGS: [&str; 17] = [
+const SETTINGS: [&str; 20] = [
     DATABASE_URL,
     KAFKA_BROKERS,
     SERVICE,
@@ -69,6 +75,9 @@ const SETTINGS: [&str; 17] = [
     DEDUP_WINDOW,
     CREATE_TOPICS,
     CLOUD_EVENTS_SOURCE,
+    RELAY_WAKE,
+    HEALTH_LISTEN,
+    HEALTH_TOKEN,
 ];
 /// Long enough for a version with a hash.
 const BUILD_CHARS: usize = 100;
@@ -169,6 +178,9 @@ impl fmt::Display for Profile {
 /// | `FACTUM_DEDUP_WINDOW_DAYS` | `30` | 1 to 3650: how long an event id is remembered; an older event is refused, never handled twice |
 /// | `FACTUM_CREATE_TOPICS` | `true` in development, else `false` | whether the topics that the service declares as its own are created at start (CFG-5) |
 /// | `FACTUM_CLOUD_EVENTS_SOURCE` | none | a URI reference such as `/orders`: the relay adds the attributes of CloudEvents to each record, with this source |
+/// | `FACTUM_RELAY_WAKE` | `poll` | `poll`: a relay with nothing to send looks again after its `idle_poll`; `listen`: it sleeps and is notified, which `factum migrate up --relay-wake listen` makes possible |
+/// | `FACTUM_HEALTH_LISTEN` | none | a port, of this machine alone (`9400`), or an address and a port (`0.0.0.0:9400`): where `/live`, `/ready` and `/metrics` are served; port 0 takes a free one, which the log names |
+/// | `FACTUM_HEALTH_TOKEN` | none | required with `FACTUM_HEALTH_LISTEN`: what requests say in `Authorization: Bearer …`, at least 16 plain ASCII characters |
 /// | `FACTUM_CALL_<NAME>_URL` | none | an endpoint of calls, such as `https://api.example.com/base`; `http` only on this machine or in development. `CARD_PAYMENTS` is the endpoint `card-payments` |
 /// | `FACTUM_CALL_<NAME>_AUTHORIZATION` | none | the value of the header `Authorization` of its calls |
 /// | `FACTUM_CALL_<NAME>_CONNECT_TIMEOUT_MS` | `2000` | 10 to 60000: the time for a connection |
@@ -224,6 +236,10 @@ pub struct Config {
     /// The source of the CloudEvents attributes that a relay adds, `FACTUM_CLOUD_EVENTS_SOURCE`. `None`: it adds
     /// none.
     pub cloud_events: Option<CloudEventsSource>,
+    /// How a relay that has nothing to send learns of new rows, `FACTUM_RELAY_WAKE`.
+    pub relay_wake: RelayWake,
+    /// The health endpoint, `FACTUM_HEALTH_LISTEN` and `FACTUM_HEALTH_TOKEN`. `None`: there is none.
+    pub health: Option<HealthSettings>,
     /// The endpoints of calls by name, `FACTUM_CALL_<NAME>_URL` and its kin.
     pub calls: BTreeMap<String, EndpointSettings>,
     unused_variables: Vec<String>,
@@ -306,6 +322,7 @@ impl Config {
         for (name, endpoint) in &self.calls {
             problems.extend(endpoint_problems(self.profile, name, endpoint));
         }
+        problems.extend(self.health.iter().filter_map(health_token_problem));
         problems.extend(kafka_field_problems(&self.kafka));
         problems.extend(kafka_property_problems(&self.kafka));
         problems
@@ -370,6 +387,8 @@ impl Config {
         let cloud_events = reader.cloud_events();
         let build = reader.optional(BUILD).unwrap_or_default();
         reader.problems.extend(build_problem(&build));
+        let relay_wake = reader.relay_wake();
+        let health = reader.health();
         let calls = reader.calls(profile);
         let kafka = KafkaSettings {
             brokers: brokers.clone().unwrap_or_default(),
@@ -413,6 +432,8 @@ impl Config {
             },
             create_topics,
             cloud_events,
+            relay_wake,
+            health,
             calls,
             unused_variables,
         })
@@ -438,6 +459,8 @@ impl fmt::Debug for Config {
             .field("window_days", &self.window.keep_days)
             .field("create_topics", &self.create_topics)
             .field("cloud_events", &self.cloud_events)
+            .field("relay_wake", &self.relay_wake)
+            .field("health", &self.health)
             .field("calls", &self.calls)
             .finish_non_exhaustive()
     }
@@ -571,6 +594,68 @@ impl Reader {
             );
         }
         source.ok()
+    }
+
+    fn relay_wake(&mut self) -> RelayWake {
+        match self.optional(RELAY_WAKE).as_deref() {
+            None | Some("poll") => RelayWake::Poll,
+            Some("listen") => RelayWake::Listen,
+            Some(_) => {
+                self.problem(
+                    "CFG-1",
+                    RELAY_WAKE,
+                    format!("{RELAY_WAKE} is neither poll nor listen"),
+                    format!("write {RELAY_WAKE}=poll, or {RELAY_WAKE}=listen after `factum migrate up --relay-wake listen`"),
+                );
+                RelayWake::Poll
+            }
+        }
+    }
+
+    /// The endpoint, if both settings are there and right.
+    fn health(&mut self) -> Option<HealthSettings> {
+        let token = self.optional(HEALTH_TOKEN).map(SecretString::from);
+        let Some(text) = self.optional(HEALTH_LISTEN) else {
+            if token.is_some() {
+                self.problem(
+                    "CFG-1",
+                    HEALTH_TOKEN,
+                    format!("{HEALTH_TOKEN} is set, but nothing listens"),
+                    format!("write {HEALTH_LISTEN}=9400, or unset {HEALTH_TOKEN}"),
+                );
+            }
+            return None;
+        };
+        // A port alone is this machine's: what shall be reached from elsewhere says so.
+        let port = text.parse().ok();
+        let listen = port
+            .map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+            .or_else(|| text.parse().ok());
+        if listen.is_none() {
+            self.problem(
+                "CFG-1",
+                HEALTH_LISTEN,
+                format!("{HEALTH_LISTEN} is neither a port nor an IP address and a port"),
+                format!("write {HEALTH_LISTEN}=9400 for this machine alone, else {HEALTH_LISTEN}=0.0.0.0:9400"),
+            );
+        }
+        let Some(token) = token else {
+            self.problem(
+                "SEC-2",
+                HEALTH_LISTEN,
+                format!("{HEALTH_LISTEN} is set without {HEALTH_TOKEN}, and nothing listens without asking for a credential"),
+                format!("write {HEALTH_TOKEN}=… with a random text of at least {TOKEN_MIN_CHARS} characters, such as `openssl rand -hex 24` prints"),
+            );
+            return None;
+        };
+        let settings = HealthSettings::new(listen?, token);
+        match health_token_problem(&settings) {
+            Some(problem) => {
+                self.problems.push(problem);
+                None
+            }
+            None => Some(settings),
+        }
     }
 
     /// The endpoints of `FACTUM_CALL_<NAME>_…`.
@@ -1146,6 +1231,18 @@ fn build_problem(build: &str) -> Option<Problem> {
         variable(BUILD),
         format!("{BUILD} is longer than {BUILD_CHARS} characters or has control characters"),
         format!("write a version or the short hash of a commit: {BUILD}=1.5.0"),
+    ))
+}
+
+fn health_token_problem(settings: &HealthSettings) -> Option<Problem> {
+    if HealthSettings::token_is_usable(settings.token.expose_secret()) {
+        return None;
+    }
+    Some(Problem::new(
+        "SEC-2",
+        variable(HEALTH_TOKEN),
+        format!("{HEALTH_TOKEN} is shorter than {TOKEN_MIN_CHARS} characters, or has others than plain ASCII without blanks"),
+        "write a random text, such as `openssl rand -hex 24` prints",
     ))
 }
 

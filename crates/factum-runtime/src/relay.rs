@@ -26,6 +26,8 @@ use factum_postgres::{Database, DatabaseError, Lease, OutboxRow, RelayStore};
 use tokio_util::sync::CancellationToken;
 
 use crate::cloud_events::{self, CloudEventsSource, CloudEventsSourceError};
+use crate::health::Vitals;
+use crate::wake::Wake;
 
 /// The share of the lease that one batch may take to be acknowledged. The rest is for the withdrawal of
 /// what was not, a fifth of that time, and for the statements before and after.
@@ -161,6 +163,8 @@ impl Relay {
             held: HeldKeys::default(),
             database: Trouble::new("the database"),
             broker: Trouble::new("Kafka"),
+            wake: context.wake,
+            vitals: context.vitals,
             relay: self,
             shutdown,
         };
@@ -189,6 +193,10 @@ pub(crate) struct RelayContext {
     pub(crate) owner: String,
     /// What the configuration says; the relay's own setting wins.
     pub(crate) cloud_events: Option<CloudEventsSource>,
+    /// What ends a rest.
+    pub(crate) wake: Wake,
+    /// Where it says that it lives.
+    pub(crate) vitals: Arc<Vitals>,
 }
 
 /// Why a relay ended by itself. Servers that are away don't end it.
@@ -242,6 +250,8 @@ struct Running {
     held: HeldKeys,
     database: Trouble,
     broker: Trouble,
+    wake: Wake,
+    vitals: Arc<Vitals>,
     shutdown: CancellationToken,
 }
 
@@ -288,6 +298,7 @@ impl Running {
                 }
                 Ok(None) => {
                     self.database.over();
+                    self.vitals.relay_waits();
                     jittered(LEASE_ASKED_EVERY.min(self.relay.lease / 4))
                 }
                 Err(error) => self.database.pause(&error),
@@ -299,12 +310,14 @@ impl Running {
     /// Sends as long as the lease is ours.
     async fn work(&mut self, mut lease: Lease) -> Result<(), RelayError> {
         while !self.shutdown.is_cancelled() {
+            let asked_at = tokio::time::Instant::now();
             match self.round(&mut lease).await {
                 Ok(round) => {
                     self.database.over();
+                    self.vitals.relay_sends();
                     match round {
-                        Round::Busy => {}
-                        Round::Idle => self.rest(self.relay.idle_poll).await,
+                        Round::Busy => self.wake.busy(),
+                        Round::Idle => self.rest_until_woken(asked_at).await,
                         Round::Stuck => {
                             let pause = self.broker.next_pause();
                             self.rest(pause).await;
@@ -317,6 +330,7 @@ impl Running {
                 }
                 Err(Halt::LeaseLost) => {
                     tracing::warn!("another relay has taken the lease; this one waits");
+                    self.wake.busy();
                     return Ok(());
                 }
                 Err(Halt::Fatal(error)) => return Err(error),
@@ -326,6 +340,14 @@ impl Running {
             tracing::warn!(%error, "the relay's lease was not released; it ends by itself");
         }
         Ok(())
+    }
+
+    /// Waits for new rows, but not beyond the order to stop.
+    async fn rest_until_woken(&self, asked_at: tokio::time::Instant) {
+        tokio::select! {
+            _ = self.wake.rest(asked_at, self.relay.idle_poll) => {}
+            () = self.shutdown.cancelled() => {}
+        }
     }
 
     /// Waits, but not beyond the order to stop.
