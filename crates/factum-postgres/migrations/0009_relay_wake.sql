@@ -4,9 +4,9 @@ CREATE FUNCTION outbox_wake() RETURNS trigger LANGUAGE plpgsql AS $wake$
 BEGIN
     -- A relay that sleeps holds this lock, shared. Who gets it alone has found no sleeper, and gives it back within the
     -- same expression, where nothing can interrupt it. So a busy relay costs a writer a look and no NOTIFY.
-    IF CASE WHEN pg_try_advisory_lock(1717658484, TG_RELID::integer)
-            THEN NOT pg_advisory_unlock(1717658484, TG_RELID::integer)
-            ELSE true END
+    IF (CASE WHEN pg_try_advisory_lock(1717658484, TG_RELID::integer)
+             THEN NOT pg_advisory_unlock(1717658484, TG_RELID::integer)
+             ELSE true END)
     THEN
         PERFORM pg_notify('factum_outbox_' || TG_RELID, '');
     END IF;

@@ -1,6 +1,7 @@
 //! The relay on PostgreSQL, with the embedded broker and with Kafka.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -20,6 +21,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::{Relay, RelayContext, RelayError, RelayStats, outgoing};
+use crate::wake::Wake;
 
 /// How long anything may take on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -135,6 +137,8 @@ impl Bench {
             kafka,
             owner: format!("relay-{}", NUMBER.fetch_add(1, Ordering::Relaxed)),
             cloud_events: None,
+            wake: Wake::polling("test"),
+            vitals: Arc::default(),
         };
         Working {
             stats: relay.stats(),
