@@ -20,7 +20,7 @@ use ended::Ended;
 const LIMIT: Duration = Duration::from_secs(60);
 const TOPIC: &str = "orders.confirmed";
 const TOKEN: &str = "cAnArY-health-0123456789";
-/// No record of these tests is larger, and the embedded broker drops what is beyond 5 MiB of a partition.
+/// The embedded broker drops what is beyond 5 MiB of a partition.
 const PARTITIONS: u32 = 4;
 
 /// `factum` with these words, for a stage or for nobody's servers.
@@ -240,7 +240,10 @@ async fn servers_that_are_away_at_the_start_have_their_exit_codes() {
     assert_eq!(away.code, 3, "{}", away.stderr);
     assert_eq!(away.json()["ok"], false);
     let error = away.json()["error"].as_str().unwrap_or("").to_owned();
-    assert!(error.contains(&nobody) && error.contains("mend:"), "{error}");
+    assert!(
+        error.contains(&nobody) && error.contains("mend:"),
+        "{error}"
+    );
     assert!(!away.stderr.contains("cAnArY") && !away.stdout.contains("cAnArY"));
 
     // A login that the server refuses is away, too, as for every other command.
@@ -282,13 +285,23 @@ async fn sigterm_in_the_middle_of_a_backlog_ends_in_time_and_loses_nothing() {
     .await;
     let ended = relay.stop().await;
     let left = count(&mut conn, UNPUBLISHED).await;
-    assert!(left > 0, "the backlog was over before the signal: give it more rows");
+    assert!(
+        left > 0,
+        "the backlog was over before the signal: give it more rows"
+    );
     let published = (ROWS - left).to_string();
     assert_eq!(ended.json()["published"], Value::String(published));
     // All that was sent is marked, and nothing is marked that wasn't sent.
-    assert_eq!(i64::try_from(stage.broker.records(TOPIC).await.len()), Ok(ROWS - left));
+    assert_eq!(
+        i64::try_from(stage.broker.records(TOPIC).await.len()),
+        Ok(ROWS - left)
+    );
     let free = "SELECT count(*) FROM relay_lease WHERE expires_at > now()";
-    assert_eq!(count(&mut conn, free).await, 0, "another relay need not wait");
+    assert_eq!(
+        count(&mut conn, free).await,
+        0,
+        "another relay need not wait"
+    );
 
     let relay = Running::start(stage.relay(&[]));
     eventually(LIMIT, "the rest", async || {
@@ -297,7 +310,10 @@ async fn sigterm_in_the_middle_of_a_backlog_ends_in_time_and_loses_nothing() {
     .await;
     relay.stop().await;
     let records = stage.broker.records(TOPIC).await;
-    let ids: BTreeSet<&[u8]> = records.iter().filter_map(|r| r.header("event-id")).collect();
+    let ids: BTreeSet<&[u8]> = records
+        .iter()
+        .filter_map(|r| r.header("event-id"))
+        .collect();
     assert_eq!((records.len(), ids.len()), (30_000, 30_000), "each once");
     let mut last: BTreeMap<&[u8], i64> = BTreeMap::new();
     for record in &records {
@@ -336,8 +352,14 @@ async fn who_says_the_token_learns_how_the_relay_is() {
     .await;
     assert_eq!(ready(&address).1["relay"]["state"], "holds slots");
     eventually(LIMIT, "ten published rows", async || {
-        metric(&address, "factum_relay_published_total{service=\"orders-relay\"} ") == 10.0
-            && metric(&address, "factum_outbox_unpublished{service=\"orders-relay\"} ") == 0.0
+        metric(
+            &address,
+            "factum_relay_published_total{service=\"orders-relay\"} ",
+        ) == 10.0
+            && metric(
+                &address,
+                "factum_outbox_unpublished{service=\"orders-relay\"} ",
+            ) == 0.0
     })
     .await;
 
@@ -385,12 +407,20 @@ async fn a_relay_that_listens_is_notified_and_asks_for_the_trigger_first() {
         .expect("the command runs")
         .into();
     assert_eq!(refused.code, 1, "{}", refused.stderr);
-    assert!(refused.stderr.contains("--relay-wake listen"), "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains("--relay-wake listen"),
+        "{}",
+        refused.stderr
+    );
 
     let switched = stage.migrate(&["--relay-wake", "listen", "--json"]);
     assert_eq!(switched.json()["relay_wake"], "listen");
     let again = stage.migrate(&["--relay-wake", "listen"]);
-    assert!(again.stdout.contains("notify relays already"), "{}", again.stdout);
+    assert!(
+        again.stdout.contains("notify relays already"),
+        "{}",
+        again.stdout
+    );
     let relay = Running::start(stage.relay(&listening));
     let address = relay.address().await;
     let mut conn = stage.database.connect().await;
@@ -438,10 +468,7 @@ async fn a_relay_needs_only_the_rights_that_the_page_lists() {
          CREATE ROLE {role} LOGIN PASSWORD 'relays'; {}",
         grants.replace("orders_relay", &role)
     );
-    sqlx::raw_sql(sqlx::AssertSqlSafe(setup))
-        .execute(&mut conn)
-        .await
-        .expect("a role with the page's rights");
+    run(&mut conn, &setup).await;
     insert(&mut conn, 5).await;
     let (_, server) = stage.database.url().split_once('@').expect("a login");
     let url = format!("postgres://{role}:relays@{server}");
@@ -449,16 +476,128 @@ async fn a_relay_needs_only_the_rights_that_the_page_lists() {
     command.arg("--no-maintenance");
     let relay = Running::start(command);
     eventually(LIMIT, "the rows", async || {
-        count(&mut conn, PUBLISHED).await == 5 || !relay.words().contains("started") && relay.words().contains("error[")
+        count(&mut conn, PUBLISHED).await == 5 || relay.words().contains("error[")
     })
     .await;
     let ended = relay.stop().await;
     assert_eq!(count(&mut conn, PUBLISHED).await, 5, "{}", ended.stderr);
     let words = &ended.stderr;
     assert!(!words.contains("42501"), "a right is missing: {words}");
-    let drop_role = format!("DROP OWNED BY {role}; DROP ROLE {role}");
-    sqlx::raw_sql(sqlx::AssertSqlSafe(drop_role))
-        .execute(&mut conn)
+    run(
+        &mut conn,
+        &format!("DROP OWNED BY {role}; DROP ROLE {role}"),
+    )
+    .await;
+}
+
+/// docs/outbox-table.md: its SQL is run as it stands there, the INSERT by a role that has the page's right alone.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_sql_of_the_page_about_the_outbox_does_what_the_page_says() {
+    let page = include_str!("../../../docs/outbox-table.md");
+    let blocks: Vec<&str> = page
+        .split("```sql\n")
+        .skip(1)
+        .filter_map(|rest| rest.split("```").next())
+        .collect();
+    let [grant, write, given_up, again] = blocks[..] else {
+        panic!("the page has {} blocks of SQL", blocks.len());
+    };
+    let stage = Stage::new().await;
+    let mut owner = stage.database.connect().await;
+    let role = format!("writer_{}", stage.database.name());
+    let setup = format!(
+        "CREATE ROLE {role} LOGIN PASSWORD 'writers'; {} \
+         CREATE TABLE customer_order (order_ref text PRIMARY KEY, state text NOT NULL); \
+         INSERT INTO customer_order VALUES ('A-1', 'new'); GRANT SELECT, UPDATE ON customer_order TO {role}",
+        grant.replace("orders_app", &role)
+    );
+    run(&mut owner, &setup).await;
+    let (_, server) = stage.database.url().split_once('@').expect("a login");
+    let url = format!("postgres://{role}:writers@{server}");
+    let mut writer = PgConnection::connect(&url).await.expect("the role logs in");
+    run(&mut writer, write).await;
+    let code = |error: sqlx::Error| {
+        let answer = error.into_database_error().expect("the server's answer");
+        answer
+            .code()
+            .map(|code| code.into_owned())
+            .unwrap_or_default()
+    };
+    // What the page says of errors.
+    for (change, expected) in [
+        (("", ""), "23505"),
+        (("-000000000001', 'order", "-000000000002', 'order"), ""),
+        (("'A-1',\n", "'',\n"), "23514"),
+        (("INTO outbox (", "INTO outbox (slot, "), "428C9"),
+    ] {
+        let mut changed = write.replacen(change.0, change.1, 1);
+        if change.1.contains("slot") {
+            changed = changed.replacen("VALUES (", "VALUES (1, ", 1);
+        }
+        let found = match sqlx::raw_sql(sqlx::AssertSqlSafe(changed))
+            .execute(&mut writer)
+            .await
+        {
+            Ok(_) => String::new(),
+            Err(error) => code(error),
+        };
+        assert_eq!(found, expected, "{change:?}");
+        run(&mut writer, "ROLLBACK").await;
+    }
+    let read = sqlx::raw_sql("SELECT FROM outbox")
+        .execute(&mut writer)
+        .await;
+    assert_eq!(code(read.expect_err("only INSERT is granted")), "42501");
+    writer.close().await.expect("a connection can be closed");
+
+    // One of the two rows is given up, as if its topic had been missing.
+    run(
+        &mut owner,
+        "UPDATE outbox SET set_aside_at = now(), attempts = 10, last_error = 'no such topic' WHERE id = 1",
+    )
+    .await;
+    let relay = Running::start(stage.relay(&[]));
+    eventually(LIMIT, "the other row", async || {
+        count(&mut owner, PUBLISHED).await == 1
+    })
+    .await;
+    let listed = sqlx::raw_sql(given_up).fetch_all(&mut owner).await;
+    assert_eq!(listed.expect("the page's look").len(), 1);
+    run(&mut owner, again).await;
+    eventually(LIMIT, "the row that was given up", async || {
+        count(&mut owner, PUBLISHED).await == 2
+    })
+    .await;
+    relay.stop().await;
+    let records = stage.broker.records(TOPIC).await;
+    let ids: Vec<&[u8]> = records
+        .iter()
+        .filter_map(|r| r.header("event-id"))
+        .collect();
+    assert_eq!(
+        ids,
+        [
+            &b"01935c3e-7c1a-7000-8000-000000000002"[..],
+            b"01935c3e-7c1a-7000-8000-000000000001"
+        ]
+    );
+    for record in records {
+        assert_eq!(
+            record.header("event-type"),
+            Some(&b"order.confirmed.v1"[..])
+        );
+        assert_eq!(record.key.as_deref(), Some(&b"A-1"[..]));
+    }
+    run(
+        &mut owner,
+        &format!("DROP OWNED BY {role}; DROP ROLE {role}"),
+    )
+    .await;
+}
+
+async fn run(conn: &mut PgConnection, sql: &str) {
+    sqlx::raw_sql(sqlx::AssertSqlSafe(sql.to_owned()))
+        .execute(conn)
         .await
-        .expect("the role can go");
+        .unwrap_or_else(|error| panic!("{error}: {sql}"));
 }

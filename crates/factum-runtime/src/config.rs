@@ -1241,7 +1241,9 @@ fn health_token_problem(settings: &HealthSettings) -> Option<Problem> {
     Some(Problem::new(
         "SEC-2",
         variable(HEALTH_TOKEN),
-        format!("{HEALTH_TOKEN} is shorter than {TOKEN_MIN_CHARS} characters, or has others than plain ASCII without blanks"),
+        format!(
+            "{HEALTH_TOKEN} is shorter than {TOKEN_MIN_CHARS} characters, or has others than plain ASCII without blanks"
+        ),
         "write a random text, such as `openssl rand -hex 24` prints",
     ))
 }

@@ -58,6 +58,6 @@ pub use factum_postgres::{
     DeadLetterGroup, DueKey, ErrorKind, EventReader, MaintenanceReport, Outbox, ParkedKey,
     Publication, PublishError, SetAside, Window, audit, dead_letter_groups, dead_letter_list,
     event_readers, find_call, maintain, migration, new_event_id, parked_keys, relay_wake_is_on,
-    release_parked, replay_plan, resolve_call, retry_call, reveal_response, set_aside_parked, status,
-    switch_relay_wake, unfinished_calls,
+    release_parked, replay_plan, resolve_call, retry_call, reveal_response, set_aside_parked,
+    status, switch_relay_wake, unfinished_calls,
 };

@@ -558,7 +558,10 @@ impl ServiceBuilder {
         }
         let what = match relay_wake_is_on(db).await {
             Ok(true) => return,
-            Ok(false) => "FACTUM_RELAY_WAKE is listen, and the trigger outbox_wake that would notify is off".to_owned(),
+            Ok(false) => {
+                "FACTUM_RELAY_WAKE is listen, and the trigger outbox_wake that would notify is off"
+                    .to_owned()
+            }
             Err(error) => format!("whether writers notify could not be asked: {error}"),
         };
         problems.push(Problem::new(

@@ -95,9 +95,7 @@ impl Wake {
     }
 
     fn new(service: &str, writers: watch::Receiver<Writers>) -> Wake {
-        let counter = |by| {
-            metrics::counter!(metric::RELAY_WAKEUPS_TOTAL, "service" => service.to_owned(), "by" => by)
-        };
+        let counter = |by| metrics::counter!(metric::RELAY_WAKEUPS_TOTAL, "service" => service.to_owned(), "by" => by);
         Wake {
             quiet: Arc::new(watch::Sender::new(None)),
             writers,

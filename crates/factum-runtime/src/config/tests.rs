@@ -737,7 +737,11 @@ fn nothing_listens_without_a_credential() {
     let problem = only_problem(&[(HEALTH_LISTEN, "9400")]);
     assert_eq!(problem.rule(), "SEC-2");
     assert!(problem.mend().contains(HEALTH_TOKEN), "{problem}");
-    for weak in ["fifteen-letters", "with blanks in its middle", "Ümläüte-Ümläüte"] {
+    for weak in [
+        "fifteen-letters",
+        "with blanks in its middle",
+        "Ümläüte-Ümläüte",
+    ] {
         let problem = only_problem(&[(HEALTH_LISTEN, "9400"), (HEALTH_TOKEN, weak)]);
         assert_eq!(problem.rule(), "SEC-2");
         assert!(!problem.to_string().contains(weak), "{problem}");
@@ -746,7 +750,10 @@ fn nothing_listens_without_a_credential() {
     assert!(idle.what().contains("nothing listens"), "{idle}");
     let mut config = read(vars(&[(HEALTH_LISTEN, "9400"), (HEALTH_TOKEN, CANARY)]));
     assert!(!format!("{config:?}").contains(CANARY));
-    config.health = Some(HealthSettings::new(([0, 0, 0, 0], 1).into(), "short".into()));
+    config.health = Some(HealthSettings::new(
+        ([0, 0, 0, 0], 1).into(),
+        "short".into(),
+    ));
     assert_eq!(config.problems().len(), 1, "one that code has set, too");
 }
 
@@ -758,5 +765,8 @@ fn a_relay_polls_unless_told_otherwise() {
         assert_eq!(config.relay_wake, wake);
     }
     let problem = only_problem(&[(RELAY_WAKE, "notify")]);
-    assert!(problem.what().contains("neither poll nor listen"), "{problem}");
+    assert!(
+        problem.what().contains("neither poll nor listen"),
+        "{problem}"
+    );
 }
