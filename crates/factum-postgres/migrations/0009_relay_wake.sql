@@ -18,4 +18,4 @@ CREATE TRIGGER outbox_wake AFTER INSERT ON outbox FOR EACH STATEMENT EXECUTE FUN
 ALTER TABLE outbox DISABLE TRIGGER outbox_wake;
 
 -- Rows that were given up are counted every ten seconds, beside a backlog of any length. No other row is in here.
-CREATE INDEX outbox_set_aside ON outbox (id) WHERE published_at IS NULL AND set_aside_at IS NOT NULL;
+CREATE INDEX outbox_set_aside ON outbox (set_aside_at) WHERE published_at IS NULL AND set_aside_at IS NOT NULL;

@@ -17,6 +17,7 @@ mod raw_records;
 mod readers;
 mod relay;
 mod relay_orders;
+mod relay_wake;
 mod replay_plans;
 mod schema;
 mod versions;

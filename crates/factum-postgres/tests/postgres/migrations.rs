@@ -70,20 +70,21 @@ async fn the_printed_sql_runs_by_itself_and_is_known_as_applied() {
 #[tokio::test]
 async fn an_older_schema_is_named_and_brought_up_to_date() {
     let fixture = Fixture::new().await;
-    let older = "DROP TABLE outbound_call; DELETE FROM factum_migration WHERE version = 6";
+    let older = "DROP FUNCTION outbox_wake CASCADE; DROP INDEX outbox_set_aside; \
+                 DELETE FROM factum_migration WHERE version = 9";
     for with_a_tool in [false, true] {
         fixture.sql(older).await;
         let problems = check_schema(&fixture.db).await.unwrap();
         assert_eq!(
             problems,
             [SchemaProblem::MigrationPending {
-                version: 6,
-                name: "outbound_call"
+                version: 9,
+                name: "relay_wake"
             }]
         );
         if with_a_tool {
             fixture
-                .sql(format!("BEGIN; {} COMMIT;", migration::sql_above(5)))
+                .sql(format!("BEGIN; {} COMMIT;", migration::sql_above(8)))
                 .await;
             assert_eq!(migration::up(&fixture.db).await.unwrap(), []);
         } else {

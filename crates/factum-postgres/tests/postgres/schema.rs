@@ -25,6 +25,9 @@ async fn pending_migrations_are_the_only_problems_of_an_empty_database() {
             (4, "outbox_record"),
             (5, "replay"),
             (6, "outbound_call"),
+            (7, "relay_member"),
+            (8, "retention"),
+            (9, "relay_wake"),
         ]
         .map(|(version, name)| SchemaProblem::MigrationPending { version, name })
     );
