@@ -38,7 +38,7 @@ pub async fn relay_wake_is_on(db: &Database) -> Result<bool, DatabaseError> {
 /// The table was busy for that long, the role doesn't own it, or there is no trigger (migration 9).
 pub async fn switch_relay_wake(db: &Database, on: bool) -> Result<bool, DatabaseError> {
     const WHAT: &str = "switch the trigger outbox_wake";
-    let switched = bounded::act(db, WHAT, async |conn| {
+    bounded::act(db, WHAT, async |conn| {
         if is_on(conn).await? == on {
             return Ok(Ok::<_, DatabaseError>(false));
         }
@@ -50,8 +50,7 @@ pub async fn switch_relay_wake(db: &Database, on: bool) -> Result<bool, Database
         sqlx::raw_sql(AssertSqlSafe(switch)).execute(conn).await?;
         Ok(Ok(true))
     })
-    .await?;
-    switched
+    .await?
 }
 
 async fn is_on(conn: &mut PgConnection) -> Result<bool, sqlx::Error> {
