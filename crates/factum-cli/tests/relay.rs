@@ -232,11 +232,9 @@ async fn servers_that_are_away_at_the_start_have_their_exit_codes() {
     let stage = Stage::new().await;
     let nobody = nobody();
     let url = format!("postgres://orders:cAnArY-password@{nobody}/orders");
-    let away: Ended = stage
-        .relay(&[("DATABASE_URL", &url)])
-        .output()
-        .expect("the command runs")
-        .into();
+    let away = Running::start(stage.relay(&[("DATABASE_URL", &url)]))
+        .ended()
+        .await;
     assert_eq!(away.code, 3, "{}", away.stderr);
     assert_eq!(away.json()["ok"], false);
     let error = away.json()["error"].as_str().unwrap_or("").to_owned();
@@ -248,25 +246,19 @@ async fn servers_that_are_away_at_the_start_have_their_exit_codes() {
 
     // A login that the server refuses is away, too, as for every other command.
     let wrong = stage.database.url().replace(&stage.password(), "cAnArY");
-    let refused: Ended = stage
-        .relay(&[("DATABASE_URL", &wrong)])
-        .output()
-        .expect("the command runs")
-        .into();
+    let refused = Running::start(stage.relay(&[("DATABASE_URL", &wrong)]))
+        .ended()
+        .await;
     assert_eq!(refused.code, 3, "{}", refused.stderr);
 
-    let alone: Ended = stage
-        .relay(&[("KAFKA_BROKERS", &nobody)])
-        .output()
-        .expect("the command runs")
-        .into();
+    let alone = Running::start(stage.relay(&[("KAFKA_BROKERS", &nobody)]))
+        .ended()
+        .await;
     assert_eq!(alone.code, 1, "{}", alone.stderr);
 
-    let open: Ended = stage
-        .relay(&[("FACTUM_HEALTH_LISTEN", "0")])
-        .output()
-        .expect("the command runs")
-        .into();
+    let open = Running::start(stage.relay(&[("FACTUM_HEALTH_LISTEN", "0")]))
+        .ended()
+        .await;
     assert_eq!(open.code, 2, "{}", open.stderr);
     assert!(open.stderr.contains("error[SEC-2]"), "{}", open.stderr);
     assert!(open.stderr.contains("FACTUM_HEALTH_TOKEN"));
@@ -401,11 +393,7 @@ async fn a_relay_that_listens_is_notified_and_asks_for_the_trigger_first() {
         ("FACTUM_HEALTH_LISTEN", "0"),
         ("FACTUM_HEALTH_TOKEN", TOKEN),
     ];
-    let refused: Ended = stage
-        .relay(&listening)
-        .output()
-        .expect("the command runs")
-        .into();
+    let refused = Running::start(stage.relay(&listening)).ended().await;
     assert_eq!(refused.code, 1, "{}", refused.stderr);
     assert!(
         refused.stderr.contains("--relay-wake listen"),
