@@ -712,13 +712,16 @@ fn an_endpoint_of_calls_is_refused_with_variable_and_rule() {
     assert_eq!(development.calls.len(), 1);
 }
 
+/// Long enough for a token.
+const HEALTH_CANARY: &str = "cAnArY-0123456789";
+
 #[test]
 fn the_health_endpoint_is_of_this_machine_unless_told_otherwise() {
     let listens = |at: &str| {
-        let config = read(vars(&[(HEALTH_LISTEN, at), (HEALTH_TOKEN, CANARY)]));
+        let config = read(vars(&[(HEALTH_LISTEN, at), (HEALTH_TOKEN, HEALTH_CANARY)]));
         assert_eq!(config.problems(), []);
         let health = config.health.expect("an endpoint");
-        assert_eq!(health.token.expose_secret(), CANARY);
+        assert_eq!(health.token.expose_secret(), HEALTH_CANARY);
         health.listen.to_string()
     };
     assert_eq!(listens("9400"), "127.0.0.1:9400");
@@ -726,7 +729,7 @@ fn the_health_endpoint_is_of_this_machine_unless_told_otherwise() {
     assert_eq!(listens("[::1]:0"), "[::1]:0");
     assert!(read(vars(&[])).health.is_none(), "off unless set");
     for wrong in ["localhost:9400", "66000", "9400/live", ":9400"] {
-        let problem = only_problem(&[(HEALTH_LISTEN, wrong), (HEALTH_TOKEN, CANARY)]);
+        let problem = only_problem(&[(HEALTH_LISTEN, wrong), (HEALTH_TOKEN, HEALTH_CANARY)]);
         assert_eq!(problem.rule(), "CFG-1");
         assert!(problem.to_string().contains(HEALTH_LISTEN), "{problem}");
     }
@@ -746,10 +749,13 @@ fn nothing_listens_without_a_credential() {
         assert_eq!(problem.rule(), "SEC-2");
         assert!(!problem.to_string().contains(weak), "{problem}");
     }
-    let idle = only_problem(&[(HEALTH_TOKEN, CANARY)]);
+    let idle = only_problem(&[(HEALTH_TOKEN, HEALTH_CANARY)]);
     assert!(idle.what().contains("nothing listens"), "{idle}");
-    let mut config = read(vars(&[(HEALTH_LISTEN, "9400"), (HEALTH_TOKEN, CANARY)]));
-    assert!(!format!("{config:?}").contains(CANARY));
+    let mut config = read(vars(&[
+        (HEALTH_LISTEN, "9400"),
+        (HEALTH_TOKEN, HEALTH_CANARY),
+    ]));
+    assert!(!format!("{config:?}").contains(HEALTH_CANARY));
     config.health = Some(HealthSettings::new(
         ([0, 0, 0, 0], 1).into(),
         "short".into(),
