@@ -78,7 +78,7 @@ const NODE_MAJOR: u32 = 20;
 
 const NPM_FOR_NODE: Prerequisite = Prerequisite {
     what: "npm",
-    why: "it fetches the packages of examples/billing-node",
+    why: "it fetches the packages of the examples in Node",
     is_there: || answers("npm", "--version"),
     mend: Mend::Debian("npm"),
 };

@@ -241,8 +241,9 @@ impl Run<'_> {
                 const ALL: &str = "--workspace --all-targets --all-features --keep-going";
                 Ok(outcome(self.all_succeed(&[
                     format!("clippy {ALL} -- -D warnings"),
-                    // It isn't run by default, and so not among all targets.
-                    "clippy --workspace --all-features --test node -- -D warnings".to_owned(),
+                    // They aren't run by default, and so not among all targets.
+                    "clippy --workspace --all-features --test node --test outbox_node -- -D warnings"
+                        .to_owned(),
                     format!("clippy {ALL} --manifest-path {EXAMPLES} -- -D warnings"),
                 ])?))
             }
@@ -310,22 +311,24 @@ impl Run<'_> {
 
     /// The exports for other languages, with the tools of those.
     fn node(&mut self) -> Result<Outcome> {
-        node::install(|from, line| self.print(from, line))?;
         let mut all = true;
-        for mut command in node::checks() {
-            all &= self.succeeds(&mut command)?;
+        for project in node::PROJECTS {
+            node::install(project, |from, line| self.print(from, line))?;
+            for mut command in node::checks(project) {
+                all &= self.succeeds(&mut command)?;
+            }
+            let mut tests = node::Tests::default();
+            let status = stream(&mut node::unit_tests(project), |from, line| {
+                self.print(from, line);
+                tests.read(line);
+            })?;
+            self.passed += tests.passed;
+            self.failed += tests.failed;
+            all &= status.success() && tests.failed == 0 && tests.passed > 0;
         }
-        let mut tests = node::Tests::default();
-        let status = stream(&mut node::unit_tests(), |from, line| {
-            self.print(from, line);
-            tests.read(line);
-        })?;
-        self.passed += tests.passed;
-        self.failed += tests.failed;
-        all &= status.success() && tests.failed == 0 && tests.passed > 0;
         for words in [
             format!("test --workspace --test billing_node --manifest-path {EXAMPLES}"),
-            "test --workspace --all-features --test node".to_owned(),
+            "test --workspace --all-features --test node --test outbox_node".to_owned(),
         ] {
             let mut command = self.cargo(&words);
             command.env_remove(DATABASE_URL).env_remove(BROKERS);

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 
 use clap::{Args, Subcommand};
 use factum_runtime::migration::{self, MigrationError, MigrationStatus};
-use factum_runtime::{Database, DatabaseError, Window, maintain};
+use factum_runtime::{Database, DatabaseError, Window, maintain, switch_relay_wake};
 use serde_json::json;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -20,6 +20,13 @@ use crate::target::{Done, Target, unusable};
 pub(crate) struct Options {
     #[command(subcommand)]
     command: Command,
+}
+
+/// `--relay-wake`
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Wake {
+    Poll,
+    Listen,
 }
 
 #[derive(Debug, Subcommand)]
@@ -39,6 +46,10 @@ enum Command {
         #[arg(long, env = "FACTUM_DEDUP_WINDOW_DAYS", value_name = "DAYS",
               value_parser = clap::value_parser!(u32).range(1..=3650))]
         dedup_window_days: Option<u32>,
+        /// How relays with nothing to send learn of new rows. `listen` lets inserts into the outbox notify those that
+        /// run with FACTUM_RELAY_WAKE=listen, `poll` stops that. Not given, it stays as it is; a new table's is `poll`
+        #[arg(long, value_name = "WAY", value_enum)]
+        relay_wake: Option<Wake>,
     },
     /// Say which migrations are applied; exit code 1 when one is pending
     #[command(
@@ -70,9 +81,10 @@ pub(crate) fn run(options: &Options) -> Result<Report, Failure> {
         Command::Up {
             target,
             dedup_window_days,
+            relay_wake,
         } => target.with_database(
             "factum.migrate.up/1",
-            async |db| up(db, *dedup_window_days).await,
+            async |db| up(db, *dedup_window_days, *relay_wake).await,
             mend,
         ),
         Command::Status { target } => target.with_database("factum.migrate.status/1", status, mend),
@@ -97,7 +109,11 @@ fn mend(error: &MigrationError, variable: &str) -> (Exit, String) {
     }
 }
 
-async fn up(db: &Database, window_days: Option<u32>) -> Result<Done, MigrationError> {
+async fn up(
+    db: &Database,
+    window_days: Option<u32>,
+    relay_wake: Option<Wake>,
+) -> Result<Done, MigrationError> {
     let applied = migration::up(db).await?;
     let mut text = String::new();
     for migration in &applied {
@@ -128,6 +144,19 @@ async fn up(db: &Database, window_days: Option<u32>) -> Result<Done, MigrationEr
             text.push_str("dedup window: another process is moving it");
         }
     }
+    if let Some(wake) = relay_wake {
+        let listen = wake == Wake::Listen;
+        let switched = switch_relay_wake(db, listen).await?;
+        if !text.ends_with('\n') {
+            text.push('\n');
+        }
+        let _ = write!(
+            text,
+            "inserts into the outbox {} relays{}",
+            if listen { "notify" } else { "don't notify" },
+            if switched { "" } else { " already" }
+        );
+    }
     let fields = json!({
         "applied": applied
             .iter()
@@ -135,6 +164,7 @@ async fn up(db: &Database, window_days: Option<u32>) -> Result<Done, MigrationEr
             .collect::<Vec<_>>(),
         "partitions_made": made,
         "partitions_dropped": dropped,
+        "relay_wake": relay_wake.map(|wake| if wake == Wake::Listen { "listen" } else { "poll" }),
     });
     Ok((text.trim_end().to_owned(), Exit::Done, fields))
 }

@@ -13,6 +13,7 @@ mod error;
 mod gap;
 pub mod inspect;
 mod lanes;
+mod probe;
 mod producer;
 mod record;
 #[cfg(test)]
@@ -28,6 +29,7 @@ pub use embedded::{BrokerFault, BrokerRequest, EmbeddedBroker, EmbeddedBrokerErr
 pub use error::{KafkaError, KafkaErrorKind};
 pub use gap::{Gap, GapPolicy};
 pub use lanes::LaneFeed;
+pub use probe::BrokerProbe;
 pub use producer::{
     HEADER_BYTES_MAX, HEADERS_MAX, OutgoingRecord, Producer, SendError, SendErrorKind,
 };

@@ -227,6 +227,20 @@ impl Connections {
         })
     }
 
+    /// How to open one.
+    pub(crate) fn options(&self) -> PgConnectOptions {
+        self.options.clone()
+    }
+
+    /// What each is sent first.
+    pub(crate) fn set_up(&self) -> String {
+        self.set_up.clone()
+    }
+
+    pub(crate) fn acquire_timeout(&self) -> Duration {
+        self.acquire_timeout
+    }
+
     async fn open(&self) -> Result<PgConnection, sqlx::Error> {
         let mut conn = self.options.connect().await?;
         sqlx::raw_sql(AssertSqlSafe(self.set_up.clone()))

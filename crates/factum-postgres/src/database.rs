@@ -136,6 +136,10 @@ impl Database {
         self.connections.turn_wanted().await;
     }
 
+    pub(crate) fn connections(&self) -> &Connections {
+        &self.connections
+    }
+
     pub(crate) async fn hold(&self) -> Result<Held, DatabaseError> {
         self.connections.lend(Purpose::Statement).await
     }

@@ -7,7 +7,7 @@
 //! - [`migration`]: the tables, by a library call or as SQL for another tool.
 //! - [`Outbox`]: publishing inside the caller's transaction.
 //! - [`Session`]: the consumer's transaction: dedup, handlers, guard and COMMIT.
-//! - [`RelayStore`]: what a relay asks the outbox for, under a lease.
+//! - [`RelayStore`]: what a relay asks the outbox for, under a lease; [`RelayListener`]: what wakes it up.
 //! - [`write_call`] and [`CallStore`]: calls to other systems, and what a person does with them.
 //! - [`record_readers`] and [`event_readers`]: which consumer takes which version of an event.
 //! - [`dead_letter_groups`]: how many dead letters there are, exact.
@@ -37,6 +37,7 @@ mod partition;
 mod raw_record;
 mod reader;
 mod relay;
+mod relay_wake;
 mod replay;
 pub mod replay_plan;
 mod retention;
@@ -69,6 +70,7 @@ pub use reader::{EventReader, Reading, ReadingConsumer, event_readers, record_re
 pub use relay::{
     ClaimLimit, Lease, LeaseChange, Occasion, OutboxRow, RelayStore, RowRecord, SLOTS,
 };
+pub use relay_wake::{RelayListener, relay_wake_is_on, switch_relay_wake};
 pub use replay::{
     DueReplay, FAILURES_IN_A_ROW, ReplayFailure, ReplayItem, ReplayOutcome, ReplayPlace,
     ReplayTask, StoredLetter, check_replay, drop_replay_item, due_replays, finish_replay,

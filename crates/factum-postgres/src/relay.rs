@@ -456,28 +456,6 @@ impl RelayStore {
         .await
     }
 
-    /// For how many seconds the oldest row that is due has waited, by the database's clock; nothing when none waits. Of
-    /// all slots, whoever holds them: the oldest of each slot's first rows.
-    ///
-    /// # Errors
-    /// The statement failed.
-    pub async fn oldest_unpublished(&self) -> Result<Option<f64>, DatabaseError> {
-        self.run("ask for the outbox's oldest row", async |conn| {
-            sqlx::query_scalar::<_, Option<f64>>(
-                "SELECT extract(epoch FROM clock_timestamp() - min(first.created_at))::float8 \
-                 FROM relay_lease AS l CROSS JOIN LATERAL ( \
-                     SELECT created_at FROM outbox \
-                     WHERE slot BETWEEN l.slot AND l.slot AND published_at IS NULL AND set_aside_at IS NULL \
-                       AND (not_before IS NULL OR not_before <= clock_timestamp()) \
-                     ORDER BY slot, id LIMIT 1) AS first",
-            )
-            .persistent(false)
-            .fetch_one(conn)
-            .await
-        })
-        .await
-    }
-
     /// Sets `published_at` (OBX-5): for rows that the broker has acknowledged, and for no others.
     /// Gives the number of rows set: fewer than asked when another relay has taken a slot.
     ///

@@ -185,6 +185,14 @@ async fn consumers(conn: &mut PgConnection) -> Result<Vec<ConsumerStatus>, sqlx:
     rows.iter().map(read).collect()
 }
 
+/// The outbox alone: `None` when it took longer than two seconds and was cut.
+///
+/// # Errors
+/// No connection, or a statement failed otherwise than for its time.
+pub async fn outbox_status(db: &Database) -> Result<Option<OutboxStatus>, DatabaseError> {
+    bounded::read_or_cut(db, "read the outbox", outbox).await
+}
+
 async fn outbox(conn: &mut PgConnection) -> Result<OutboxStatus, sqlx::Error> {
     let row = sqlx::query(
         "SELECT (SELECT count(*) FROM (SELECT FROM outbox \

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -13,7 +14,9 @@ use url::Url;
 
 use crate::cloud_events::CloudEventsSource;
 use crate::endpoint::{Endpoint, EndpointSettings};
+use crate::health::{HealthSettings, TOKEN_MIN_CHARS};
 use crate::problem::{Problem, write_list};
+use crate::wake::RelayWake;
 
 /// Longest service name, in bytes: PostgreSQL cuts `application_name` off after 63.
 const SERVICE_NAME_MAX_BYTES: usize = 63;
@@ -62,9 +65,12 @@ const CREATE_TOPICS: &str = "FACTUM_CREATE_TOPICS";
 const CLOUD_EVENTS_SOURCE: &str = "FACTUM_CLOUD_EVENTS_SOURCE";
 const INSTANCE: &str = "FACTUM_INSTANCE";
 const GROUP_PROTOCOL: &str = "FACTUM_GROUP_PROTOCOL";
+const RELAY_WAKE: &str = "FACTUM_RELAY_WAKE";
+const HEALTH_LISTEN: &str = "FACTUM_HEALTH_LISTEN";
+const HEALTH_TOKEN: &str = "FACTUM_HEALTH_TOKEN";
 
 /// Every setting that has a name of its own, for the typo guard and the documentation's test.
-const SETTINGS: [&str; 27] = [
+const SETTINGS: [&str; 30] = [
     DATABASE_URL,
     KAFKA_BROKERS,
     SERVICE,
@@ -92,6 +98,9 @@ const SETTINGS: [&str; 27] = [
     CLOUD_EVENTS_SOURCE,
     INSTANCE,
     GROUP_PROTOCOL,
+    RELAY_WAKE,
+    HEALTH_LISTEN,
+    HEALTH_TOKEN,
 ];
 /// Long enough for a version with a hash.
 const BUILD_CHARS: usize = 100;
@@ -202,6 +211,9 @@ impl fmt::Display for Profile {
 /// | `FACTUM_CLOUD_EVENTS_SOURCE` | none | a URI reference such as `/orders`: the relay adds the attributes of CloudEvents to each record, with this source |
 /// | `FACTUM_INSTANCE` | none | the name of this replica, its own and the same after each restart, such as the pod's name in a StatefulSet: its partitions wait for it while it restarts (static membership). Two replicas with one name throw each other out of their groups |
 /// | `FACTUM_GROUP_PROTOCOL` | `classic` | `consumer`: the brokers decide who reads what (KIP-848), from Kafka 4.0 on |
+/// | `FACTUM_RELAY_WAKE` | `poll` | `poll`: a relay with nothing to send looks again after its `idle_poll`; `listen`: it sleeps and is notified, which `factum migrate up --relay-wake listen` makes possible |
+/// | `FACTUM_HEALTH_LISTEN` | none | a port, of this machine alone (`9400`), or an address and a port (`0.0.0.0:9400`): where `/live`, `/ready` and `/metrics` are served; port 0 takes a free one, which the log names |
+/// | `FACTUM_HEALTH_TOKEN` | none | required with `FACTUM_HEALTH_LISTEN`: what requests say in `Authorization: Bearer …`, at least 16 plain ASCII characters |
 /// | `FACTUM_CALL_<NAME>_URL` | none | an endpoint of calls, such as `https://api.example.com/base`; `http` only on this machine or in development. `CARD_PAYMENTS` is the endpoint `card-payments` |
 /// | `FACTUM_CALL_<NAME>_AUTHORIZATION` | none | the value of the header `Authorization` of its calls |
 /// | `FACTUM_CALL_<NAME>_CONNECT_TIMEOUT_MS` | `2000` | 10 to 60000: the time for a connection |
@@ -263,6 +275,10 @@ pub struct Config {
     /// The source of the CloudEvents attributes that a relay adds, `FACTUM_CLOUD_EVENTS_SOURCE`. `None`: it adds
     /// none.
     pub cloud_events: Option<CloudEventsSource>,
+    /// How a relay that has nothing to send learns of new rows, `FACTUM_RELAY_WAKE`.
+    pub relay_wake: RelayWake,
+    /// The health endpoint, `FACTUM_HEALTH_LISTEN` and `FACTUM_HEALTH_TOKEN`. `None`: there is none.
+    pub health: Option<HealthSettings>,
     /// The endpoints of calls by name, `FACTUM_CALL_<NAME>_URL` and its kin.
     pub calls: BTreeMap<String, EndpointSettings>,
     unused_variables: Vec<String>,
@@ -345,6 +361,7 @@ impl Config {
         for (name, endpoint) in &self.calls {
             problems.extend(endpoint_problems(self.profile, name, endpoint));
         }
+        problems.extend(self.health.iter().filter_map(health_token_problem));
         problems.extend(kafka_field_problems(&self.kafka));
         problems.extend(kafka_property_problems(&self.kafka));
         problems
@@ -440,6 +457,8 @@ impl Config {
         let cloud_events = reader.cloud_events();
         let build = reader.optional(BUILD).unwrap_or_default();
         reader.problems.extend(build_problem(&build));
+        let relay_wake = reader.relay_wake();
+        let health = reader.health();
         let calls = reader.calls(profile);
         let group_protocol = reader.group_protocol();
         let kafka = KafkaSettings {
@@ -491,6 +510,8 @@ impl Config {
             retention,
             create_topics,
             cloud_events,
+            relay_wake,
+            health,
             calls,
             unused_variables,
         })
@@ -519,6 +540,8 @@ impl fmt::Debug for Config {
             .field("retention", &self.retention)
             .field("create_topics", &self.create_topics)
             .field("cloud_events", &self.cloud_events)
+            .field("relay_wake", &self.relay_wake)
+            .field("health", &self.health)
             .field("calls", &self.calls)
             .finish_non_exhaustive()
     }
@@ -686,6 +709,68 @@ impl Reader {
             );
         }
         source.ok()
+    }
+
+    fn relay_wake(&mut self) -> RelayWake {
+        match self.optional(RELAY_WAKE).as_deref() {
+            None | Some("poll") => RelayWake::Poll,
+            Some("listen") => RelayWake::Listen,
+            Some(_) => {
+                self.problem(
+                    "CFG-1",
+                    RELAY_WAKE,
+                    format!("{RELAY_WAKE} is neither poll nor listen"),
+                    format!("write {RELAY_WAKE}=poll, or {RELAY_WAKE}=listen after `factum migrate up --relay-wake listen`"),
+                );
+                RelayWake::Poll
+            }
+        }
+    }
+
+    /// The endpoint, if both settings are there and right.
+    fn health(&mut self) -> Option<HealthSettings> {
+        let token = self.optional(HEALTH_TOKEN).map(SecretString::from);
+        let Some(text) = self.optional(HEALTH_LISTEN) else {
+            if token.is_some() {
+                self.problem(
+                    "CFG-1",
+                    HEALTH_TOKEN,
+                    format!("{HEALTH_TOKEN} is set, but nothing listens"),
+                    format!("write {HEALTH_LISTEN}=9400, or unset {HEALTH_TOKEN}"),
+                );
+            }
+            return None;
+        };
+        // A port alone is this machine's: what shall be reached from elsewhere says so.
+        let port = text.parse().ok();
+        let listen = port
+            .map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+            .or_else(|| text.parse().ok());
+        if listen.is_none() {
+            self.problem(
+                "CFG-1",
+                HEALTH_LISTEN,
+                format!("{HEALTH_LISTEN} is neither a port nor an IP address and a port"),
+                format!("write {HEALTH_LISTEN}=9400 for this machine alone, else {HEALTH_LISTEN}=0.0.0.0:9400"),
+            );
+        }
+        let Some(token) = token else {
+            self.problem(
+                "SEC-2",
+                HEALTH_LISTEN,
+                format!("{HEALTH_LISTEN} is set without {HEALTH_TOKEN}, and nothing listens without asking for a credential"),
+                format!("write {HEALTH_TOKEN}=… with a random text of at least {TOKEN_MIN_CHARS} characters, such as `openssl rand -hex 24` prints"),
+            );
+            return None;
+        };
+        let settings = HealthSettings::new(listen?, token);
+        match health_token_problem(&settings) {
+            Some(problem) => {
+                self.problems.push(problem);
+                None
+            }
+            None => Some(settings),
+        }
     }
 
     /// The endpoints of `FACTUM_CALL_<NAME>_…`.
@@ -1265,6 +1350,20 @@ fn build_problem(build: &str) -> Option<Problem> {
         variable(BUILD),
         format!("{BUILD} is longer than {BUILD_CHARS} characters or has control characters"),
         format!("write a version or the short hash of a commit: {BUILD}=1.5.0"),
+    ))
+}
+
+fn health_token_problem(settings: &HealthSettings) -> Option<Problem> {
+    if HealthSettings::token_is_usable(settings.token.expose_secret()) {
+        return None;
+    }
+    Some(Problem::new(
+        "SEC-2",
+        variable(HEALTH_TOKEN),
+        format!(
+            "{HEALTH_TOKEN} is shorter than {TOKEN_MIN_CHARS} characters, or has others than plain ASCII without blanks"
+        ),
+        "write a random text, such as `openssl rand -hex 24` prints",
     ))
 }
 

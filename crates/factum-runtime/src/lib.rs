@@ -11,6 +11,7 @@ mod direct_client;
 pub mod doctor;
 mod endpoint;
 mod handler;
+mod health;
 mod horizon;
 mod in_flight;
 mod instance;
@@ -19,6 +20,7 @@ mod lane;
 mod maintenance;
 mod metric;
 mod mirror;
+mod outbox_meter;
 mod pace;
 mod parts;
 mod problem;
@@ -31,6 +33,7 @@ mod service;
 mod signals;
 mod start_check;
 mod stats;
+mod wake;
 mod work_list;
 mod worker;
 
@@ -44,11 +47,13 @@ pub use direct_client::{DirectClient, DirectError, DirectResponse};
 pub use endpoint::{EndpointSettings, SendError};
 pub use factum_kafka::{GapPolicy, GroupProtocol, StartAt};
 pub use handler::{BatchHandler, Handler, Tx};
+pub use health::HealthSettings;
 pub use lane::{LaneError, TombstonePolicy, UnknownPolicy};
 pub use problem::Problem;
 pub use relay::{Relay, RelayError, RelayStats};
 pub use service::{Service, ServiceBuilder, ServiceError};
 pub use stats::{ConsumerStats, TypeStats};
+pub use wake::RelayWake;
 
 // What the command and the facade take from below, so that each depends on this crate alone.
 pub use factum_kafka::{KafkaSettings, SaslMechanism, Security};
@@ -56,7 +61,7 @@ pub use factum_postgres::{
     CallRefusal, CallResponse, CallRow, CallState, Database, DatabaseError, DatabaseSettings,
     DeadLetterGroup, DueKey, ErrorKind, EventReader, MaintenanceReport, Outbox, ParkedKey,
     Publication, PublishError, SetAside, Window, audit, dead_letter_groups, dead_letter_list,
-    event_readers, find_call, maintain, migration, new_event_id, parked_keys, release_parked,
-    replay_plan, resolve_call, retry_call, reveal_response, set_aside_parked, status,
-    unfinished_calls,
+    event_readers, find_call, maintain, migration, new_event_id, parked_keys, relay_wake_is_on,
+    release_parked, replay_plan, resolve_call, retry_call, reveal_response, set_aside_parked,
+    status, switch_relay_wake, unfinished_calls,
 };

@@ -56,13 +56,21 @@ metrics! {
     RELAY_SLOTS = "factum_relay_slots", Gauge by "service":
         "Slots of the outbox that this relay holds, of 64.";
     RELAY_PUBLISHED_TOTAL = "factum_relay_published_total", Counter by "service":
-        "Outbox rows that the broker has acknowledged and the relay has marked.";
+        "Outbox rows that this relay has sent, acknowledged by the broker and marked.";
     RELAY_FAILED_TOTAL = "factum_relay_failed_total", Counter by "service":
-        "Sends of an outbox row that were not acknowledged, each attempt counted.";
+        "Sends of a row that were not acknowledged, each attempt counted.";
     RELAY_SET_ASIDE_TOTAL = "factum_relay_set_aside_total", Counter by "service":
-        "Outbox rows that were set aside as hopeless.";
-    RELAY_OLDEST_SECONDS = "factum_relay_oldest_seconds", Gauge by "service":
-        "Seconds that the oldest outbox row that is due has waited, of all slots; 0 when none waits.";
+        "Outbox rows that this relay gave up after their attempts.";
+    RELAY_PRODUCER_REBUILDS_TOTAL = "factum_relay_producer_rebuilds_total", Counter by "service":
+        "Producers thrown away, after a refusal, a lost numbering or a batch that ran out of time.";
+    RELAY_WAKEUPS_TOTAL = "factum_relay_wakeups_total", Counter by "by, service":
+        "Looks at an outbox that had nothing to send, by what made the relay look again: poll, notification.";
+    OUTBOX_UNPUBLISHED = "factum_outbox_unpublished", Gauge by "service":
+        "Outbox rows that wait to be sent.";
+    OUTBOX_OLDEST_SECONDS = "factum_outbox_oldest_seconds", Gauge by "service":
+        "Seconds since the first of them was written; 0 when none waits.";
+    OUTBOX_SET_ASIDE = "factum_outbox_set_aside", Gauge by "service":
+        "Outbox rows that were given up and wait for a person.";
 }
 
 /// Tells the program's recorder what each means.

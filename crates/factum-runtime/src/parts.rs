@@ -19,6 +19,8 @@ pub(crate) enum Part {
     Heartbeat,
     Maintenance,
     Relay,
+    RelayListener,
+    RelayMetrics,
 }
 
 impl fmt::Display for Part {
@@ -29,6 +31,8 @@ impl fmt::Display for Part {
             Part::Calls => f.write_str("the calls"),
             Part::Maintenance => f.write_str("the maintenance"),
             Part::Relay => f.write_str("the relay"),
+            Part::RelayListener => f.write_str("the relay's listener"),
+            Part::RelayMetrics => f.write_str("the relay's metrics"),
         }
     }
 }
@@ -56,6 +60,11 @@ impl Parts {
         }
     }
 
+    /// Cancelled once the end has begun.
+    pub(crate) fn ending(&self) -> CancellationToken {
+        self.consuming.clone()
+    }
+
     /// Starts a part. `work` gets the token that asks it to stop.
     pub(crate) fn start<F>(&mut self, part: Part, work: impl FnOnce(CancellationToken) -> F)
     where
@@ -63,7 +72,12 @@ impl Parts {
     {
         let stop = match part {
             Part::Consumer(_) => self.consuming.clone(),
-            Part::Calls | Part::Heartbeat | Part::Maintenance | Part::Relay => self.serving.clone(),
+            Part::Calls
+            | Part::Heartbeat
+            | Part::Maintenance
+            | Part::Relay
+            | Part::RelayListener
+            | Part::RelayMetrics => self.serving.clone(),
         };
         let id = self.tasks.spawn(work(stop)).id();
         self.running.insert(id, part);

@@ -19,6 +19,7 @@ pub struct Problem {
     what: String,
     place: String,
     mend: String,
+    database_is_away: bool,
 }
 
 impl Problem {
@@ -33,7 +34,22 @@ impl Problem {
             what: what.into(),
             place: place.into(),
             mend: mend.into(),
+            database_is_away: false,
         }
+    }
+
+    /// The same, of a database that can't be reached or lets nobody in.
+    pub(crate) fn of_database_away(self) -> Problem {
+        Problem {
+            database_is_away: true,
+            ..self
+        }
+    }
+
+    /// Whether it is that the database can't be reached or lets nobody in: what else is wrong there, nobody knows yet.
+    #[must_use]
+    pub fn is_database_away(&self) -> bool {
+        self.database_is_away
     }
 
     /// The id of the rule that is broken, such as `CFG-4`.

@@ -27,10 +27,11 @@ use std::time::{Duration, Instant};
 
 use factum_kafka::{KafkaError, KafkaSettings};
 use factum_postgres::Database;
-use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::cloud_events::{CloudEventsSource, CloudEventsSourceError};
+use crate::health::Vitals;
+use crate::wake::Wake;
 use dispatch::Dispatch;
 pub use stats::RelayStats;
 
@@ -165,9 +166,7 @@ impl Relay {
         context: RelayContext,
         shutdown: CancellationToken,
     ) -> Result<(), RelayError> {
-        // Whoever has this handle cuts the wait of an idle relay short.
-        let wake = Arc::new(Notify::new());
-        Dispatch::new(self, context, wake, shutdown)?.run().await
+        Dispatch::new(self, context, shutdown)?.run().await
     }
 
     /// The longest that a batch may take to be acknowledged.
@@ -186,6 +185,10 @@ pub(crate) struct RelayContext {
     pub(crate) owner: String,
     /// What the configuration says; the relay's own setting wins.
     pub(crate) cloud_events: Option<CloudEventsSource>,
+    /// What ends a rest.
+    pub(crate) wake: Wake,
+    /// Where it says that it lives.
+    pub(crate) vitals: Arc<Vitals>,
 }
 
 /// Why a relay ended by itself. Servers that are away don't end it.

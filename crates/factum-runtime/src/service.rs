@@ -10,18 +10,22 @@ use std::time::Duration;
 
 use factum_event::{Event, Registry};
 use factum_postgres::{Database, InstanceId};
+use tokio::task::JoinSet;
 
 use crate::answer::Calls;
 use crate::caller::{Caller, CallerError};
 use crate::config::Config;
 use crate::consumer::{Consumer, ConsumerContext, ConsumerError};
+use crate::health::{Health, MetricsText, Vitals};
 use crate::instance::Heartbeat;
 use crate::maintenance;
+use crate::outbox_meter;
 use crate::parts::{Part, Parts};
 use crate::problem::{Problem, write_list};
 use crate::relay::{Relay, RelayContext, RelayError};
 use crate::signals::ShutdownSignals;
 use crate::start_check::Ready;
+use crate::wake::{RelayWake, Wake};
 
 /// What is left of the shutdown deadline for the relay and the goodbyes once the lanes had theirs.
 const DRAIN_SHARE: f64 = 0.8;
@@ -45,6 +49,9 @@ const CLOSE_LIMIT: Duration = Duration::from_secs(2);
 ///
 /// **Failure.** If one part fails, the others stop as after a signal and `run` gives its error, so
 /// that the process ends with an exit code and its orchestrator starts it anew.
+///
+/// **Health.** With `FACTUM_HEALTH_LISTEN` the process tells over HTTP whether it lives and is ready, and what it
+/// has counted, to those who say `FACTUM_HEALTH_TOKEN` (docs/operate/relay.md).
 ///
 /// **Connections.** A lane, which is one partition of one consumer, keeps one connection to the
 /// database. Unless `FACTUM_DATABASE_MAX_CONNECTIONS` says otherwise, the
@@ -82,6 +89,7 @@ impl Service {
             calls: None,
             own_topics: BTreeSet::new(),
             new_topic_partitions: None,
+            metrics_text: None,
         }
     }
 }
@@ -97,6 +105,7 @@ pub struct ServiceBuilder {
     pub(crate) calls: Option<Calls>,
     pub(crate) own_topics: BTreeSet<&'static str>,
     pub(crate) new_topic_partitions: Option<u32>,
+    pub(crate) metrics_text: Option<MetricsText>,
 }
 
 impl ServiceBuilder {
@@ -164,6 +173,27 @@ impl ServiceBuilder {
         self
     }
 
+    /// What the health endpoint (`FACTUM_HEALTH_LISTEN`) serves as `/metrics`: the text that the program's own
+    /// recorder renders for Prometheus. Factum installs no recorder in a program, since there can be one only; without
+    /// this, `/metrics` is not found.
+    ///
+    /// ```no_run
+    /// # use factum_runtime::{Config, Service};
+    /// # struct Handle;
+    /// # impl Handle { fn render(&self) -> String { String::new() } }
+    /// # fn example(config: Config, handle: Handle) {
+    /// // let handle = metrics_exporter_prometheus::PrometheusBuilder::new().install_recorder()?;
+    /// let service = Service::builder(config).relay().metrics_text(move || handle.render());
+    /// # }
+    /// ```
+    pub fn metrics_text(
+        mut self,
+        render: impl Fn() -> String + Send + Sync + 'static,
+    ) -> ServiceBuilder {
+        self.metrics_text = Some(MetricsText(Arc::new(render)));
+        self
+    }
+
     /// Checks, starts, and runs until SIGTERM or SIGINT, or until a part fails.
     ///
     /// It belongs into `main`: from now on the process's SIGTERM and SIGINT are this service's, and
@@ -187,11 +217,16 @@ impl ServiceBuilder {
     /// As [`run`](ServiceBuilder::run).
     pub async fn run_until(self, shutdown: impl Future<Output = ()>) -> Result<(), ServiceError> {
         let mut shutdown = pin!(shutdown);
-        let (parts, db) = tokio::select! {
+        let Started {
+            parts,
+            db,
+            mut beside,
+        } = tokio::select! {
             started = self.start() => started?,
             () = &mut shutdown => return Ok(()),
         };
         let ended = parts.run_until(shutdown).await;
+        beside.abort_all();
         if tokio::time::timeout(CLOSE_LIMIT, db.close()).await.is_err() {
             tracing::warn!("connections to the database were still lent at the end");
         }
@@ -201,7 +236,7 @@ impl ServiceBuilder {
         ended
     }
 
-    async fn start(self) -> Result<(Parts, Database), ServiceError> {
+    async fn start(self) -> Result<Started, ServiceError> {
         for variable in self.config.unused_variables() {
             tracing::warn!(variable, "not a setting of Factum; it is left alone");
         }
@@ -223,20 +258,22 @@ impl ServiceBuilder {
         Ok(self.start_parts(ready))
     }
 
-    fn start_parts(self, ready: Ready) -> (Parts, Database) {
+    fn start_parts(self, ready: Ready) -> Started {
         let ServiceBuilder {
             config,
             relay,
             maintenance,
             consumers,
             calls,
+            metrics_text,
             ..
         } = self;
         let Ready {
             db,
+            database,
             endpoints,
             lanes,
-            max_connections,
+            health,
         } = ready;
         let mut parts = Parts::new(config.shutdown_deadline);
         tracing::info!(
@@ -246,7 +283,7 @@ impl ServiceBuilder {
             relay = relay.is_some(),
             maintenance,
             partitions = lanes,
-            max_connections,
+            max_connections = database.max_connections,
             "started"
         );
         if maintenance {
@@ -262,13 +299,44 @@ impl ServiceBuilder {
                 Ok(())
             });
         }
+        let vitals = Arc::new(Vitals::default());
+        let mut beside = JoinSet::new();
+        if let Some((listener, settings)) = health.zip(config.health.clone()) {
+            let health = Health {
+                settings,
+                vitals: Arc::clone(&vitals),
+                has_relay: relay.is_some(),
+                ending: parts.ending(),
+                metrics: metrics_text,
+            };
+            beside.spawn(health.run(listener, database, config.kafka.clone()));
+        }
         if let Some(relay) = relay {
+            let wake = match config.relay_wake {
+                RelayWake::Poll => Wake::polling(&config.service),
+                RelayWake::Listen => {
+                    let (wake, listener) = Wake::listening(&config.service, db.clone());
+                    parts.start(Part::RelayListener, |stop| async move {
+                        listener.run(stop).await;
+                        Ok(())
+                    });
+                    wake
+                }
+            };
+            let meter = (db.clone(), relay.stats(), config.service.clone());
+            parts.start(Part::RelayMetrics, |stop| async move {
+                let (db, stats, service) = meter;
+                outbox_meter::run(db, stats, service, stop).await;
+                Ok(())
+            });
             let context = RelayContext {
                 db: db.clone(),
                 kafka: config.kafka.clone(),
                 service: config.service.clone(),
                 owner: relay_owner(&config.service),
                 cloud_events: config.cloud_events.clone(),
+                wake,
+                vitals,
             };
             parts.start(Part::Relay, |stop| async move {
                 relay.run(context, stop).await.map_err(ServiceError::Relay)
@@ -309,8 +377,16 @@ impl ServiceBuilder {
                     .map_err(|source| ServiceError::Consumer { name, source })
             });
         }
-        (parts, db)
+        Started { parts, db, beside }
     }
+}
+
+/// A service that runs.
+struct Started {
+    parts: Parts,
+    db: Database,
+    /// The health endpoint, which answers until the parts have ended.
+    beside: JoinSet<()>,
 }
 
 /// Names a relay or a caller in its lease: by service and process for a person, and at random, because the
@@ -357,6 +433,15 @@ pub enum ServiceError {
     },
     /// The process's signals can't be watched.
     Signals(io::Error),
+}
+
+impl ServiceError {
+    /// Whether the service did not start because the database can't be reached or lets nobody in: then another try,
+    /// later, may do.
+    #[must_use]
+    pub fn is_database_away(&self) -> bool {
+        matches!(self, ServiceError::Start(problems) if problems.iter().any(Problem::is_database_away))
+    }
 }
 
 impl fmt::Display for ServiceError {

@@ -7,7 +7,10 @@ use factum_kafka::{
     KafkaError, KafkaErrorKind, KafkaSettings, NewTopic, create_topics, describe_topics,
     topic_settings,
 };
-use factum_postgres::{Database, DatabaseSettings, SchemaProblem, check_schema};
+use factum_postgres::{
+    Database, DatabaseSettings, ErrorKind, SchemaProblem, check_schema, relay_wake_is_on,
+};
+use tokio::net::TcpListener;
 
 use crate::answer::Calls;
 use crate::config::{Profile, is_kebab};
@@ -16,6 +19,7 @@ use crate::endpoint::Endpoint;
 use crate::horizon::{Horizon, Memory};
 use crate::problem::{Problem, counted};
 use crate::service::{ServiceBuilder, ServiceError};
+use crate::wake::RelayWake;
 
 /// How long the brokers may take to describe the topics, and again to create them.
 const TOPICS_TIMEOUT: Duration = Duration::from_secs(10);
@@ -40,10 +44,13 @@ const PROBE_TOPIC: &str = "__consumer_offsets";
 /// Where the checks ended well.
 pub(crate) struct Ready {
     pub(crate) db: Database,
+    /// How it was reached.
+    pub(crate) database: DatabaseSettings,
     /// Those that calls go to.
     pub(crate) endpoints: Vec<Endpoint>,
     pub(crate) lanes: u32,
-    pub(crate) max_connections: u32,
+    /// Where the health endpoint listens already.
+    pub(crate) health: Option<TcpListener>,
 }
 
 impl ServiceBuilder {
@@ -56,19 +63,42 @@ impl ServiceBuilder {
         self.check_horizons(&topics, &mut problems).await;
         let lanes = self.lanes(&topics);
         let settings = self.database_settings(&topics, &mut problems);
+        let health = self.listen(&mut problems).await;
         let db = self.check_database(&settings, &mut problems).await;
         match db {
             Some(db) if problems.is_empty() => Ok(Ready {
                 db,
+                database: settings,
                 endpoints,
                 lanes,
-                max_connections: settings.max_connections,
+                health,
             }),
             db => {
                 if let Some(db) = db {
                     db.close().await;
                 }
                 Err(ServiceError::Start(problems))
+            }
+        }
+    }
+
+    /// Takes the health endpoint's address. Nobody is answered before the start.
+    async fn listen(&self, problems: &mut Vec<Problem>) -> Option<TcpListener> {
+        let health = self.config.health.as_ref()?;
+        let listened = TcpListener::bind(health.listen).await;
+        match listened.and_then(|listener| Ok((listener.local_addr()?, listener))) {
+            Ok((address, listener)) => {
+                tracing::info!(%address, "the health endpoint listens");
+                Some(listener)
+            }
+            Err(error) => {
+                problems.push(Problem::new(
+                    "CFG-1",
+                    format!("the address {}", health.listen),
+                    format!("the health endpoint can't listen: {error}"),
+                    "write a free port of this machine in FACTUM_HEALTH_LISTEN; 0 takes any",
+                ));
+                None
             }
         }
     }
@@ -533,13 +563,19 @@ impl ServiceBuilder {
         let db = match Database::connect(settings).await {
             Ok(db) => db,
             Err(error) => {
-                problems.push(Problem::new(
+                let away = error.kind() == ErrorKind::Unavailable || error.is_refused();
+                let problem = Problem::new(
                     "CFG-1",
                     place,
                     format!("the database cannot be used: {error}"),
                     "start PostgreSQL there, or correct host, port, database, user and password in \
                      DATABASE_URL",
-                ));
+                );
+                problems.push(if away {
+                    problem.of_database_away()
+                } else {
+                    problem
+                });
                 return None;
             }
         };
@@ -547,9 +583,10 @@ impl ServiceBuilder {
             Ok(found) => problems.extend(
                 found
                     .iter()
-                    // The pass before the start makes it.
+                    // The pass before the start makes it; and a relay alone has no need of it.
                     .filter(|problem| {
-                        !self.maintenance || **problem != SchemaProblem::NoPartitionForToday
+                        self.deduplicates() && !self.maintenance
+                            || **problem != SchemaProblem::NoPartitionForToday
                     })
                     .map(|problem| schema_problem(&place, problem)),
             ),
@@ -560,7 +597,33 @@ impl ServiceBuilder {
                 "let the service's role read the catalog and its own tables",
             )),
         }
+        self.check_relay_wake(&db, problems).await;
         Some(db)
+    }
+
+    fn deduplicates(&self) -> bool {
+        !self.consumers.is_empty() || self.calls.is_some()
+    }
+
+    /// A relay that sleeps and is never notified would look once a second, and nobody would know why.
+    async fn check_relay_wake(&self, db: &Database, problems: &mut Vec<Problem>) {
+        if self.relay.is_none() || self.config.relay_wake != RelayWake::Listen {
+            return;
+        }
+        let what = match relay_wake_is_on(db).await {
+            Ok(true) => return,
+            Ok(false) => {
+                "FACTUM_RELAY_WAKE is listen, and the trigger outbox_wake that would notify is off"
+                    .to_owned()
+            }
+            Err(error) => format!("whether writers notify could not be asked: {error}"),
+        };
+        problems.push(Problem::new(
+            "CFG-1",
+            self.config.database_place(),
+            what,
+            "switch it on as the tables' owner with `factum migrate up --relay-wake listen`, or unset FACTUM_RELAY_WAKE",
+        ));
     }
 }
 

@@ -126,11 +126,12 @@ pub use factum_runtime::{
     Answer, BatchHandler, Call, CallEndpoint, CallerError, Calls, CloudEventsSource,
     CloudEventsSourceError, Config, ConfigError, Consumer, ConsumerError, ConsumerStats, Database,
     DatabaseError, DatabaseSettings, DirectClient, DirectError, DirectResponse, EndpointSettings,
-    ErrorKind, EventReader, ForeignIds, GapPolicy, GroupProtocol, Handler, KafkaSettings,
-    LaneError, MaintenanceReport, OutboundCallError, Outbox, Problem, Profile, Publication,
-    PublishError, Relay, RelayError, RelayStats, ResponseHandler, SaslMechanism, Security,
-    SendError, Service, ServiceBuilder, ServiceError, StartAt, TombstonePolicy, Tx, TypeStats,
-    UnknownPolicy, Window, event_readers, maintain, migration, new_event_id,
+    ErrorKind, EventReader, ForeignIds, GapPolicy, GroupProtocol, Handler, HealthSettings,
+    KafkaSettings, LaneError, MaintenanceReport, OutboundCallError, Outbox, Problem, Profile,
+    Publication, PublishError, Relay, RelayError, RelayStats, RelayWake, ResponseHandler,
+    SaslMechanism, Security, SendError, Service, ServiceBuilder, ServiceError, StartAt,
+    TombstonePolicy, Tx, TypeStats, UnknownPolicy, Window, event_readers, maintain, migration,
+    new_event_id,
 };
 
 pub use bigdecimal;

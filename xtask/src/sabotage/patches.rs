@@ -80,6 +80,9 @@ const REPLAY_STORE: &str = "crates/factum-postgres/src/replay.rs";
 const LETTER_COUNTS: &str = "crates/factum-postgres/src/dead_letter_group.rs";
 const FLIGHT: &str = "crates/factum-runtime/src/relay/flight.rs";
 const DISPATCH: &str = "crates/factum-runtime/src/relay/dispatch.rs";
+const HEALTH: &str = "crates/factum-runtime/src/health.rs";
+const WAKE: &str = "crates/factum-runtime/src/wake.rs";
+const RELAY_WAKE: &str = "crates/factum-postgres/migrations/0009_relay_wake.sql";
 const RELAY_STORE: &str = "crates/factum-postgres/src/relay.rs";
 const PRODUCER: &str = "crates/factum-kafka/src/producer.rs";
 const RETRY_TOPIC: &str = "crates/factum-runtime/src/retry_topic.rs";
@@ -175,6 +178,39 @@ pub(crate) const PATCHES: &[Patch] = &[
         sound: "        let (told, mut outcomes) = mpsc::unbounded_channel();\n",
         broken: "        let all: Vec<i64> = self.rows.iter().map(|row| row.id).collect();\n        self.mark(&all).await;\n        let (told, mut outcomes) = mpsc::unbounded_channel();\n",
         catchers: &[Catcher::Cell("kill/produce.before")],
+    },
+    Patch {
+        name: "health-token-begins-so",
+        what: "the health endpoint takes the beginning of its token for the token",
+        file: HEALTH,
+        sound: "bool::from(said.ct_eq(token))",
+        broken: "token.starts_with(said)",
+        catchers: &[Catcher::Test {
+            target: UNIT,
+            name: "only_the_whole_token_opens_anything",
+        }],
+    },
+    Patch {
+        name: "sleep-without-a-last-look",
+        what: "a relay sleeps after a claim from before writers notified",
+        file: WAKE,
+        sound: "if since <= asked_at =>",
+        broken: "if since <= asked_at + SLEEPING_POLL =>",
+        catchers: &[Catcher::Test {
+            target: UNIT,
+            name: "a_row_of_before_the_sleep_is_looked_for_once_more",
+        }],
+    },
+    Patch {
+        name: "notify-always",
+        what: "every transaction that writes outbox rows notifies, also while no relay sleeps",
+        file: RELAY_WAKE,
+        sound: "THEN NOT pg_advisory_unlock",
+        broken: "THEN pg_advisory_unlock",
+        catchers: &[Catcher::Test {
+            target: POSTGRES,
+            name: "only_commits_notify_and_only_while_a_relay_sleeps",
+        }],
     },
     Patch {
         name: "claim-above-the-last",

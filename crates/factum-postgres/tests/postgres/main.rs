@@ -18,6 +18,7 @@ mod raw_records;
 mod readers;
 mod relay;
 mod relay_orders;
+mod relay_wake;
 mod replay_plans;
 mod retention;
 mod schema;

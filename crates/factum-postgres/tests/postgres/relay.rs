@@ -402,23 +402,6 @@ async fn a_claim_is_limited_in_bytes_too() {
 }
 
 #[tokio::test]
-async fn the_age_of_the_oldest_row_is_told_and_of_one_that_is_not_due_it_is_not() {
-    let fixture = Fixture::new().await;
-    let store = store(&fixture, "relay", MINUTE);
-    assert_eq!(store.oldest_unpublished().await.unwrap(), None);
-    publish(&fixture, &["a", "b"]).await;
-    fixture
-        .sql("UPDATE outbox SET created_at = now() - interval '1 h' WHERE key = 'a'")
-        .await;
-    let oldest = store.oldest_unpublished().await.unwrap().unwrap();
-    assert!((3_600.0..3_700.0).contains(&oldest), "{oldest}");
-    fixture
-        .sql("UPDATE outbox SET not_before = now() + interval '1 h'")
-        .await;
-    assert_eq!(store.oldest_unpublished().await.unwrap(), None);
-}
-
-#[tokio::test]
 async fn failures_are_counted_and_a_hopeless_row_is_set_aside_in_sight() {
     let fixture = Fixture::new().await;
     publish(&fixture, &["a", "a", "b"]).await;

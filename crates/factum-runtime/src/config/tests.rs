@@ -711,3 +711,68 @@ fn an_endpoint_of_calls_is_refused_with_variable_and_rule() {
     let development = read(development(&[(url, "http://pay.example")]));
     assert_eq!(development.calls.len(), 1);
 }
+
+/// Long enough for a token.
+const HEALTH_CANARY: &str = "cAnArY-0123456789";
+
+#[test]
+fn the_health_endpoint_is_of_this_machine_unless_told_otherwise() {
+    let listens = |at: &str| {
+        let config = read(vars(&[(HEALTH_LISTEN, at), (HEALTH_TOKEN, HEALTH_CANARY)]));
+        assert_eq!(config.problems(), []);
+        let health = config.health.expect("an endpoint");
+        assert_eq!(health.token.expose_secret(), HEALTH_CANARY);
+        health.listen.to_string()
+    };
+    assert_eq!(listens("9400"), "127.0.0.1:9400");
+    assert_eq!(listens("0.0.0.0:9400"), "0.0.0.0:9400");
+    assert_eq!(listens("[::1]:0"), "[::1]:0");
+    assert!(read(vars(&[])).health.is_none(), "off unless set");
+    for wrong in ["localhost:9400", "66000", "9400/live", ":9400"] {
+        let problem = only_problem(&[(HEALTH_LISTEN, wrong), (HEALTH_TOKEN, HEALTH_CANARY)]);
+        assert_eq!(problem.rule(), "CFG-1");
+        assert!(problem.to_string().contains(HEALTH_LISTEN), "{problem}");
+    }
+}
+
+#[test]
+fn nothing_listens_without_a_credential() {
+    let problem = only_problem(&[(HEALTH_LISTEN, "9400")]);
+    assert_eq!(problem.rule(), "SEC-2");
+    assert!(problem.mend().contains(HEALTH_TOKEN), "{problem}");
+    for weak in [
+        "fifteen-letters",
+        "with blanks in its middle",
+        "Ümläüte-Ümläüte",
+    ] {
+        let problem = only_problem(&[(HEALTH_LISTEN, "9400"), (HEALTH_TOKEN, weak)]);
+        assert_eq!(problem.rule(), "SEC-2");
+        assert!(!problem.to_string().contains(weak), "{problem}");
+    }
+    let idle = only_problem(&[(HEALTH_TOKEN, HEALTH_CANARY)]);
+    assert!(idle.what().contains("nothing listens"), "{idle}");
+    let mut config = read(vars(&[
+        (HEALTH_LISTEN, "9400"),
+        (HEALTH_TOKEN, HEALTH_CANARY),
+    ]));
+    assert!(!format!("{config:?}").contains(HEALTH_CANARY));
+    config.health = Some(HealthSettings::new(
+        ([0, 0, 0, 0], 1).into(),
+        "short".into(),
+    ));
+    assert_eq!(config.problems().len(), 1, "one that code has set, too");
+}
+
+#[test]
+fn a_relay_polls_unless_told_otherwise() {
+    assert_eq!(read(vars(&[])).relay_wake, RelayWake::Poll);
+    for wake in [RelayWake::Poll, RelayWake::Listen] {
+        let config = read(vars(&[(RELAY_WAKE, wake.as_str())]));
+        assert_eq!(config.relay_wake, wake);
+    }
+    let problem = only_problem(&[(RELAY_WAKE, "notify")]);
+    assert!(
+        problem.what().contains("neither poll nor listen"),
+        "{problem}"
+    );
+}

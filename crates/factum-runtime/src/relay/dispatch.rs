@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use factum_fault::Point;
 use factum_kafka::Producer;
 use factum_postgres::{ClaimLimit, Lease, OutboxRow, RelayStore, SLOTS};
-use tokio::sync::{Notify, Semaphore, mpsc};
+use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
@@ -23,6 +23,8 @@ use super::held_keys::HeldKeys;
 use super::stats::Counted;
 use super::trouble::{Trouble, jittered};
 use super::{Relay, RelayContext, RelayError, covers_a_batch};
+use crate::health::Vitals;
+use crate::wake::Wake;
 
 /// How often the lease is renewed at least, and how often a relay with too few slots looks for free ones.
 const RENEWED_EVERY: Duration = Duration::from_secs(2);
@@ -35,8 +37,6 @@ const FLIGHTS_PER_BATCH: usize = 4;
 const DETOURS_MAX: usize = 2;
 /// How long a topic that kept others waiting goes by detours although nothing of it was sent since.
 const DETOUR_FORGOTTEN: Duration = Duration::from_secs(600);
-/// How often the age of the oldest row is measured.
-const OLDEST_ASKED_EVERY: Duration = Duration::from_secs(10);
 /// What a row holds in memory beside its payload, about.
 const ROW_BYTES: u64 = 500;
 
@@ -45,8 +45,8 @@ pub(super) struct Dispatch {
     relay: Relay,
     airport: Arc<Airport>,
     producer: Arc<Producer>,
-    /// Ends the wait of an idle relay.
-    wake: Arc<Notify>,
+    wake: Wake,
+    vitals: Arc<Vitals>,
     shutdown: CancellationToken,
     broker: Trouble,
 
@@ -54,10 +54,11 @@ pub(super) struct Dispatch {
     renew_at: Instant,
     /// Slots of which nothing is claimed any more, because they are to be given back.
     leaving: BTreeSet<i16>,
-    oldest_at: Instant,
 
     claim_at: Instant,
     last_was_empty: bool,
+    /// When the last claim began, if it found nothing: until something happens, the next one comes when the wake says so.
+    found_nothing_at: Option<tokio::time::Instant>,
     /// Where the next claim begins, so that no slot starves.
     next_slot: i16,
     held: HeldKeys,
@@ -93,7 +94,6 @@ impl Dispatch {
     pub(super) fn new(
         relay: Relay,
         context: RelayContext,
-        wake: Arc<Notify>,
         shutdown: CancellationToken,
     ) -> Result<Dispatch, RelayError> {
         let cloud_events = relay.cloud_events.clone().or(context.cloud_events);
@@ -121,15 +121,16 @@ impl Dispatch {
             relay,
             airport: Arc::new(airport),
             producer,
-            wake,
+            wake: context.wake,
+            vitals: context.vitals,
             shutdown,
             broker: Trouble::new("Kafka"),
             lease: None,
             renew_at: now,
             leaving: BTreeSet::new(),
-            oldest_at: now,
             claim_at: now,
             last_was_empty: false,
+            found_nothing_at: None,
             next_slot: 0,
             held: HeldKeys::default(),
             detoured: HashMap::new(),
@@ -152,22 +153,29 @@ impl Dispatch {
                 self.renew().await;
             }
             self.give_back().await;
-            self.measure_the_oldest().await;
             let claims = self.may_claim();
-            if claims && Instant::now() >= self.claim_at {
+            let rests_since = self.found_nothing_at.filter(|_| claims);
+            if claims && rests_since.is_none() && Instant::now() >= self.claim_at {
                 self.claim().await?;
                 continue;
             }
-            let wake = Arc::clone(&self.wake);
+            let wake = self.wake.clone();
             let mut until = self.renew_at;
-            if claims {
+            if claims && rests_since.is_none() {
                 until = until.min(self.claim_at);
             }
+            let idle_poll = self.relay.idle_poll;
+            let woken = async {
+                match rests_since {
+                    Some(asked_at) => wake.rest(asked_at, idle_poll).await,
+                    None => std::future::pending().await,
+                }
+            };
             tokio::select! {
                 landing = self.landings.recv() => self.landed(landing.expect("we hold a sender"))?,
                 Some(ended) = self.tasks.join_next() => go_on_with(ended),
                 () = tokio::time::sleep_until(until.into()) => {}
-                () = wake.notified(), if claims => self.claim_at = Instant::now(),
+                _ = woken => self.claim_again(),
                 () = self.shutdown.cancelled() => {}
             }
         }
@@ -229,6 +237,12 @@ impl Dispatch {
         }
         *lock(&self.airport.lease_end) = lease.expires_at();
         self.airport.counted.slots(has);
+        if has == 0 {
+            self.vitals.relay_waits();
+            self.wake.busy();
+        } else {
+            self.vitals.relay_sends();
+        }
         let pause = if has < lease.share() {
             SLOTS_ASKED_EVERY
         } else {
@@ -280,15 +294,10 @@ impl Dispatch {
         }
     }
 
-    async fn measure_the_oldest(&mut self) {
-        if Instant::now() < self.oldest_at {
-            return;
-        }
-        self.oldest_at = Instant::now() + OLDEST_ASKED_EVERY;
-        match self.airport.store.oldest_unpublished().await {
-            Ok(oldest) => self.airport.counted.oldest(oldest.unwrap_or(0.0)),
-            Err(error) => lock(&self.airport.database).note(&error),
-        }
+    /// The next claim begins at once.
+    fn claim_again(&mut self) {
+        self.found_nothing_at = None;
+        self.claim_at = Instant::now();
     }
 
     fn busy_slots(&self) -> HashSet<i16> {
@@ -326,8 +335,17 @@ impl Dispatch {
 
     /// One claim, and the flights that carry its rows.
     async fn claim(&mut self) -> Result<(), RelayError> {
+        let asked_at = tokio::time::Instant::now();
         match self.ask_for_rows().await {
-            Ok(rows) => self.send_off(rows),
+            Ok(rows) => {
+                self.vitals.relay_sends();
+                if rows.is_empty() {
+                    self.found_nothing_at = Some(asked_at);
+                } else {
+                    self.wake.busy();
+                }
+                self.send_off(rows)
+            }
             Err(error) => {
                 let pause = lock(&self.airport.database).pause(&error);
                 self.claim_at = Instant::now() + pause;
@@ -338,14 +356,13 @@ impl Dispatch {
 
     async fn ask_for_rows(&mut self) -> Result<Vec<OutboxRow>, factum_postgres::DatabaseError> {
         let store = &self.airport.store;
-        let idle = Instant::now() + self.relay.idle_poll;
+        let soon = Instant::now() + self.relay.idle_poll;
         let slots = self.free_slots();
         let Some(lease) = &self.lease else {
             return Ok(Vec::new());
         };
         if self.last_was_empty && !store.anything_waits().await? {
             lock(&self.airport.database).over();
-            self.claim_at = idle;
             return Ok(Vec::new());
         }
         let tries = self
@@ -367,7 +384,7 @@ impl Dispatch {
         }
         let bytes: usize = rows.iter().map(|row| row.payload.len()).sum();
         let is_full = rows.len() as u64 >= u64::from(limit.rows) || bytes as u64 >= limit.bytes;
-        self.claim_at = if is_full { Instant::now() } else { idle };
+        self.claim_at = if is_full { Instant::now() } else { soon };
         Ok(rows)
     }
 
@@ -475,6 +492,7 @@ impl Dispatch {
             return Ok(());
         };
         let now = Instant::now();
+        self.found_nothing_at = None;
         if landing.lease_lost {
             self.renew_at = now;
         }

@@ -53,27 +53,21 @@ pub(super) struct Counted {
 impl Counted {
     pub(super) fn new(stats: std::sync::Arc<RelayStats>, service: String) -> Counted {
         let counted = Counted { stats, service };
-        // So that they are there before anything happens.
-        counted.published(0);
-        counted.failed(0);
-        counted.set_aside(0);
+        // So that it is there before anything happens.
         counted.slots(0);
         counted
     }
 
     pub(super) fn published(&self, rows: u64) {
         self.stats.published.fetch_add(rows, Ordering::Relaxed);
-        self.counter(metric::RELAY_PUBLISHED_TOTAL, rows);
     }
 
     pub(super) fn failed(&self, rows: u64) {
         self.stats.failed.fetch_add(rows, Ordering::Relaxed);
-        self.counter(metric::RELAY_FAILED_TOTAL, rows);
     }
 
     pub(super) fn set_aside(&self, rows: u64) {
         self.stats.set_aside.fetch_add(rows, Ordering::Relaxed);
-        self.counter(metric::RELAY_SET_ASIDE_TOTAL, rows);
     }
 
     pub(super) fn producer_rebuilt(&self) {
@@ -83,14 +77,5 @@ impl Counted {
     pub(super) fn slots(&self, held: usize) {
         self.stats.slots.store(held as u64, Ordering::Relaxed);
         metrics::gauge!(metric::RELAY_SLOTS, "service" => self.service.clone()).set(held as f64);
-    }
-
-    pub(super) fn oldest(&self, seconds: f64) {
-        metrics::gauge!(metric::RELAY_OLDEST_SECONDS, "service" => self.service.clone())
-            .set(seconds);
-    }
-
-    fn counter(&self, name: &'static str, by: u64) {
-        metrics::counter!(name, "service" => self.service.clone()).increment(by);
     }
 }

@@ -1,6 +1,7 @@
 //! The relay on PostgreSQL, with the embedded broker and with Kafka.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::record::outgoing;
 use super::{Relay, RelayContext, RelayError, RelayStats};
+use crate::wake::Wake;
 
 /// How long anything may take on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -138,6 +140,8 @@ impl Bench {
             service: "tests".to_owned(),
             owner: format!("relay-{}", NUMBER.fetch_add(1, Ordering::Relaxed)),
             cloud_events: None,
+            wake: Wake::polling("test"),
+            vitals: Arc::default(),
         };
         Working {
             stats: relay.stats(),
