@@ -590,7 +590,7 @@ fn open_transaction(session: &OpenTransaction, detach_pending: &[String]) -> Che
     if session.locks.iter().any(|table| table == "processed_event") {
         match detach_pending {
             [] => {
-                what.push_str("; old partitions of processed_event can't be dropped until it ends")
+                what.push_str("; old partitions of processed_event can't be dropped until it ends");
             }
             pending => {
                 let _ = write!(
