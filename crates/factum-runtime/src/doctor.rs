@@ -524,7 +524,7 @@ fn outbox(found: Option<&OutboxStatus>, checks: &mut Vec<Check>) {
             "outbox",
             format!("{} rows were set aside", capped(outbox.set_aside)),
             "they were given up, and stay until somebody has looked: retention deletes published rows alone",
-            "SELECT id, topic, last_error FROM outbox WHERE set_aside_at IS NOT NULL, mend the cause, then UPDATE outbox \
+            "run SELECT id, topic, last_error FROM outbox WHERE set_aside_at IS NOT NULL, mend the cause, then UPDATE outbox \
              SET set_aside_at = NULL, attempts = 0 of those rows",
         ));
     }
@@ -590,7 +590,7 @@ fn open_transaction(session: &OpenTransaction, detach_pending: &[String]) -> Che
     if session.locks.iter().any(|table| table == "processed_event") {
         match detach_pending {
             [] => {
-                what.push_str("; old partitions of processed_event can't be dropped until it ends")
+                what.push_str("; old partitions of processed_event can't be dropped until it ends");
             }
             pending => {
                 let _ = write!(
@@ -682,7 +682,7 @@ fn replication(found: &Replication, checks: &mut Vec<Check>) {
             "max_slot_wal_keep_size",
             "there are replication slots, and no limit on the WAL that they retain",
             "one whose reader is away fills the disk",
-            "ALTER SYSTEM SET max_slot_wal_keep_size = '50GB', by the size of the disk; then SELECT pg_reload_conf()",
+            "run ALTER SYSTEM SET max_slot_wal_keep_size = '50GB', by the size of the disk; then SELECT pg_reload_conf()",
         ));
     }
     if checks.len() == before {
@@ -706,7 +706,7 @@ fn tables(found: &[Table], checks: &mut Vec<Check>) {
                 format!("table {}", table.name),
                 "autovacuum is switched off for it",
                 "it grows without end, and every claim of a relay gets slower",
-                format!("ALTER TABLE {} RESET (autovacuum_enabled)", table.name),
+                format!("run ALTER TABLE {} RESET (autovacuum_enabled)", table.name),
             ));
         }
         if table.dead > DEAD_ROWS && table.dead > (table.live + table.dead) / DEAD_PART {
@@ -761,7 +761,7 @@ fn server(found: Server, checks: &mut Vec<Check>) {
             "the server's settings",
             "autovacuum or track_counts is off",
             "tables grow without end, and every claim of a relay gets slower",
-            "ALTER SYSTEM RESET autovacuum; ALTER SYSTEM RESET track_counts; SELECT pg_reload_conf()",
+            "run ALTER SYSTEM RESET autovacuum; ALTER SYSTEM RESET track_counts; SELECT pg_reload_conf()",
         ));
     }
     let of = format!(

@@ -1,5 +1,7 @@
 //! What goes with time, and that nobody waits for it.
 
+#![allow(clippy::print_stdout, reason = "the measurements of a soak")]
+
 use std::time::{Duration, Instant};
 
 use factum_postgres::{
