@@ -105,8 +105,14 @@ pub(crate) fn fill(brokers: &str, topic: &str, records: &[Record]) -> Result<()>
 
 /// The offset after the last record of each partition.
 fn ends(consumer: &BaseConsumer, topic: &str) -> Result<Vec<i64>> {
-    (0..LANES)
+    let metadata = consumer.fetch_metadata(Some(topic), LIMIT)?;
+    let partitions = metadata
+        .topics()
+        .iter()
+        .flat_map(|topic| topic.partitions());
+    partitions
         .map(|partition| {
+            let partition = partition.id();
             consumer
                 .fetch_watermarks(topic, partition, LIMIT)
                 .map(|(_, high)| high)
