@@ -365,7 +365,8 @@ impl RelayStore {
             // It reads as many rows as it takes, however long the backlog: the loop over the slots ends at the limit. An
             // outbox in which nothing waits costs one look. The order and the range of one slot are written so that only
             // the index by slot fits: the planner takes those by id for as good, and then reads the published rows, or
-            // those of all slots. No plan is kept: one from when the
+            // those of all slots. The limit of one slot hides its number, else the planner takes a bitmap, which reads the
+            // index's entries of rows that were sent, again and again. No plan is kept: one from when the
             // table was empty reads the whole table. A value outside the row's page is read for taken rows alone.
             sqlx::query(
                 "WITH held AS MATERIALIZED ( \
@@ -383,7 +384,7 @@ impl RelayStore {
                            AND published_at IS NULL AND set_aside_at IS NULL \
                            AND (not_before IS NULL OR not_before <= clock_timestamp()) \
                            AND key <> ALL($4) \
-                         ORDER BY slot, id LIMIT $5) AS o \
+                         ORDER BY slot, id LIMIT (SELECT $5::bigint)) AS o \
                      LIMIT $5 \
                  ), sized AS ( \
                      SELECT next.*, sum(octet_length(payload)) OVER \

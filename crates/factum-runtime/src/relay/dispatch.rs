@@ -229,10 +229,11 @@ impl Dispatch {
             tracing::warn!(slots = ?lost, "another relay has taken slots");
         }
         if had != has {
+            let relays = lease.relays();
             tracing::info!(
                 slots = has,
-                relays = lease.relays(),
-                "the relay shares the slots"
+                relays,
+                "the relay has the lease of its slots and sends"
             );
         }
         *lock(&self.airport.lease_end) = lease.expires_at();
