@@ -5,6 +5,7 @@ use std::sync::OnceLock;
 
 use factum::{Consumer, Event, GroupProtocol, Relay, Service};
 use factum_testing::cluster::KafkaCluster;
+use factum_testing::kafka::KafkaServer;
 use factum_testing::{TestBroker, eventually};
 use factum_tests::workload::{Workload, assert_exact, consumer};
 use factum_tests::{
@@ -316,4 +317,28 @@ entry_on_topic!(shared_too, "cluster.shared-too");
 #[tokio::test(flavor = "multi_thread")]
 async fn a_name_that_two_members_share_is_an_error_when_the_brokers_decide() {
     a_name_that_two_members_share_is_an_error::<shared_too::Posted>(GroupProtocol::Consumer).await;
+}
+
+entry_on_topic!(refused, "cluster.refused");
+#[tokio::test(flavor = "multi_thread")]
+async fn brokers_without_the_chosen_protocol_are_named() {
+    let more = [("group.coordinator.rebalance.protocols", "classic")];
+    let server = tokio::task::block_in_place(|| KafkaServer::start_with(&more));
+    let server = server.expect("a broker without KIP-848");
+    let broker = TestBroker::at(server.bootstrap());
+    broker.create_topic(refused::Posted::TOPIC, 1).await;
+    let scene = Scene {
+        database: migrated_database().await,
+        broker,
+    };
+    let name = "test-refused";
+    let consumer = Consumer::named(name).handler::<refused::Posted>(Recorder::of(name));
+    let running = scene.start_with(&protocol(GroupProtocol::Consumer), [consumer]);
+    let error = running
+        .ended()
+        .await
+        .expect_err("it can't join")
+        .to_string();
+    assert!(error.contains("FACTUM_GROUP_PROTOCOL"), "{error}");
+    assert!(error.contains("do not speak"), "{error}");
 }

@@ -36,12 +36,13 @@ use crate::{GroupProtocol, Headers, KafkaError, KafkaErrorKind, KafkaSettings, R
 const UNREADABLE_HEADER: &str = "\u{fffd}";
 /// How long one poll may wait. Also the longest time until a stop request is seen.
 const POLL_WAIT: Duration = Duration::from_millis(100);
-/// How long the poll thread waits for brokers that are asked for offsets, before it polls again.
+/// How long the poll thread waits for one answer about offsets: with many partitions it asks often, and
+/// what was not answered is asked for again.
 const ASK_LIMIT: Duration = Duration::from_secs(2);
 /// The pause after a question that was not answered.
 const ASK_AGAIN: Duration = Duration::from_millis(300);
-/// For so long every answer must say that a topic is gone: a broker that has just started may not
-/// know it yet.
+/// For so long every answer must say that a topic or a record is gone: a broker that has just started,
+/// or that leads since a moment, may not know it yet.
 const GONE_FOR: Duration = Duration::from_secs(3);
 
 /// Where a group that has no committed offset begins (CONS-4).
@@ -448,16 +449,10 @@ impl Context {
         consumer: &BaseConsumer<Self>,
         keys: &[PartitionKey],
     ) -> Result<HashMap<PartitionKey, Found>, ClientError> {
-        let deadline = Instant::now() + ASK_LIMIT;
-        let left = || {
-            deadline
-                .saturating_duration_since(Instant::now())
-                .max(Duration::from_millis(1))
-        };
         let topics: BTreeSet<&Arc<str>> = keys.iter().map(|(topic, _)| topic).collect();
         let mut list = TopicPartitionList::new();
         for topic in &topics {
-            let partitions = partitions_of(consumer.client(), topic, left())?.unwrap_or(0);
+            let partitions = partitions_of(consumer.client(), topic, ASK_LIMIT)?.unwrap_or(0);
             for partition in 0..i32::try_from(partitions).unwrap_or(i32::MAX) {
                 list.add_partition(topic, partition);
             }
@@ -467,7 +462,7 @@ impl Context {
             .iter()
             .map(|e| (Arc::from(e.topic()), e.partition()))
             .collect();
-        let written = offsets_of(&consumer.committed_offsets(list, left())?);
+        let written = offsets_of(&consumer.committed_offsets(list, ASK_LIMIT)?);
         let mut offsets = lock(&self.offsets);
         // What is about to be written counts.
         let mut committed = offsets.starts.clone();
@@ -481,7 +476,7 @@ impl Context {
             if !is_mine && !is_new {
                 continue;
             }
-            let (low, high) = consumer.fetch_watermarks(&key.0, key.1, left())?;
+            let (low, high) = consumer.fetch_watermarks(&key.0, key.1, ASK_LIMIT)?;
             let position = Position {
                 expected: committed.get(&key).copied(),
                 is_new,
@@ -805,6 +800,7 @@ impl Pace {
 
 /// Why a partition has to be read from elsewhere.
 struct Unread {
+    since: Instant,
     /// The record that was to be read next, if it is known.
     expected: Option<i64>,
     /// Whether the topic was made anew.
@@ -908,6 +904,7 @@ impl Poller {
             for stalled in std::mem::take(&mut *lock(&context.stalled)) {
                 if offsets.assignment.get(&stalled.key) == Some(&stalled.assignment) {
                     let unread = Unread {
+                        since: Instant::now(),
                         expected: stalled.next,
                         is_replaced: false,
                     };
@@ -916,6 +913,7 @@ impl Poller {
             }
             for (key, accepted) in std::mem::take(&mut offsets.replaced) {
                 let unread = Unread {
+                    since: Instant::now(),
                     expected: Some(accepted),
                     is_replaced: true,
                 };
@@ -950,6 +948,10 @@ impl Poller {
                 (restart, true)
             } else {
                 let expected = unread.expected.or(found.position.expected);
+                // A leader that is new may not know the end yet.
+                if expected > Some(high) && unread.since.elapsed() < GONE_FOR {
+                    continue;
+                }
                 begin(
                     Position {
                         expected,

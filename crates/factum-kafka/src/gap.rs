@@ -162,4 +162,22 @@ mod tests {
         assert!(gap.to_string().contains("record 30 was to be read next"));
         assert!(gap.to_string().contains("from 9 to 20"));
     }
+
+    #[test]
+    fn the_operators_page_quotes_what_is_said() {
+        let page = include_str!("../../../docs/operate/kafka.md");
+        let mut gap = Gap {
+            topic: "orders.confirmed".to_owned(),
+            partition: 0,
+            expected: 5,
+            low: 10,
+            high: 20,
+        };
+        for expected in [5, 30] {
+            gap.expected = expected;
+            let text = gap.to_string();
+            let beginning = text.split(':').next().unwrap_or_default();
+            assert!(page.contains(beginning), "{beginning}");
+        }
+    }
 }

@@ -38,10 +38,23 @@ impl KafkaServer {
     /// When Java or Maven is missing (with the line that installs it), or with the last lines of
     /// the broker's log.
     pub fn start() -> Result<KafkaServer> {
+        KafkaServer::start_with(&[])
+    }
+
+    /// As [`start`](KafkaServer::start), with settings that are not ours:
+    /// `("group.coordinator.rebalance.protocols", "classic")` for a broker without KIP-848.
+    ///
+    /// # Errors
+    ///
+    /// As [`start`](KafkaServer::start).
+    pub fn start_with(more: &[(&str, &str)]) -> Result<KafkaServer> {
         let kafka = Installation::find()?;
         for attempt in 1.. {
             let ports = lasting_ports(2)?;
-            let settings = settings(ports[0], ports[1]);
+            let mut settings = settings(ports[0], ports[1]);
+            for (name, value) in more {
+                settings.push_str(&format!("{name}={value}\n"));
+            }
             let mut node =
                 Node::format(&kafka, ports[0], &settings, CLUSTER_ID, &["--standalone"])?;
             node.start(&kafka, "-Xmx512m")?;
