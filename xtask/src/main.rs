@@ -12,6 +12,7 @@ mod demo;
 mod kill;
 mod node;
 mod prerequisites;
+mod programs;
 mod sabotage;
 mod screen;
 mod services;
