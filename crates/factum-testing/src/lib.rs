@@ -1,6 +1,6 @@
 //! Private PostgreSQL servers and brokers for Factum's tests and its demo.
 //!
-//! The bare crate starts servers ([`postgres`], [`mod@kafka`]) and nothing else, with few dependencies.
+//! The bare crate starts servers ([`postgres`], [`mod@kafka`], [`cluster`]) and nothing else, with few dependencies.
 //!
 //! | feature | adds |
 //! |---|---|
@@ -12,11 +12,14 @@
 
 #[cfg(feature = "broker")]
 mod broker;
+pub mod cluster;
 #[cfg(feature = "database")]
 mod database;
 mod download;
 pub mod guard;
 pub mod kafka;
+mod kafka_node;
+mod kafka_wire;
 mod keeper;
 pub mod postgres;
 pub mod tool;
