@@ -18,7 +18,7 @@ use crate::programs::{self, Program, Report, test_result};
 use crate::screen::{Screen, Word};
 use crate::services::{self, BROKERS, DATABASE_URL, Running};
 use crate::workspace::{Origin, cargo, root, stream, target_dir};
-use crate::{Usage, Verdict, conformance, kill, node, tidy};
+use crate::{Usage, Verdict, conformance, kill, node, soak, tidy};
 
 /// Run every check and every test, on a private PostgreSQL and Apache Kafka
 ///
@@ -27,7 +27,7 @@ use crate::{Usage, Verdict, conformance, kill, node, tidy};
 /// that installs it; as root on Debian it is installed.
 #[derive(Args)]
 #[command(after_help = "\
-Steps: format, tidy, lint, docs, tests, examples, node, kill, postgres-14 to postgres-18, conformance, licences.
+Steps: format, tidy, lint, docs, tests, examples, node, kill, soak, postgres-14 to postgres-18, conformance, licences.
 Ends with a table, the line `N passed, N failed` over all tests, and with --json
 {\"passed\":N,\"failed\":N,\"steps\":[{\"step\":…,\"result\":…,\"seconds\":…}]} on one line.
 Exit codes: 0 all holds, 1 a step failed, 2 usage, 130 interrupted.
@@ -70,6 +70,7 @@ enum Step {
     Examples,
     Node,
     Kill,
+    Soak,
     Postgres(u32),
     Conformance,
     Licences,
@@ -87,6 +88,7 @@ impl Step {
             Step::Examples,
             Step::Node,
             Step::Kill,
+            Step::Soak,
         ];
         steps.extend(MAJORS.map(Step::Postgres));
         steps.extend([Step::Conformance, Step::Licences]);
@@ -103,6 +105,7 @@ impl Step {
             Step::Examples => "examples".to_owned(),
             Step::Node => "node".to_owned(),
             Step::Kill => "kill".to_owned(),
+            Step::Soak => "soak".to_owned(),
             Step::Postgres(major) => format!("postgres-{major}"),
             Step::Conformance => "conformance".to_owned(),
             Step::Licences => "licences".to_owned(),
@@ -137,6 +140,8 @@ impl Step {
             Step::Node => vec![TO_BUILD, FOR_POSTGRES, FOR_KAFKA, FOR_NODE],
             Step::Kill if given(DATABASE_URL) => vec![TO_BUILD],
             Step::Kill => vec![TO_BUILD, FOR_POSTGRES],
+            // It starts servers of its own, and stops them on the way.
+            Step::Soak => vec![TO_BUILD, FOR_POSTGRES, FOR_KAFKA],
             Step::Postgres(_) => vec![TO_BUILD, FOR_EVERY_POSTGRES],
         }
     }
@@ -318,6 +323,7 @@ impl Run<'_> {
             Step::Examples => self.tests(&format!("test --workspace --manifest-path {EXAMPLES}")),
             Step::Node => self.node(),
             Step::Kill => self.kill(),
+            Step::Soak => self.soak(),
             Step::Postgres(_) => bail!("releases of PostgreSQL run together"),
             Step::Conformance => Ok(outcome(conformance::check(self.screen, &[])?.all_right())),
             Step::Licences => self.licences(),
@@ -441,6 +447,20 @@ impl Run<'_> {
         self.passed += cells - failed;
         self.failed += failed;
         Ok(outcome(status.success() && failed == 0 && cells > 0))
+    }
+
+    /// A soak that takes a few minutes. It counts as one test.
+    fn soak(&mut self) -> Result<Outcome> {
+        let mut command = soak::ordinary(self.screen)?;
+        let mut holds = None;
+        let status = stream(&mut command, |from, line| match soak::holds(line) {
+            Some(told) => holds = Some(told),
+            None => self.print(from, line),
+        })?;
+        let holds = status.success() && holds == Some(true);
+        self.passed += u64::from(holds);
+        self.failed += u64::from(!holds);
+        Ok(outcome(holds))
     }
 
     /// The tests of factum-postgres on these releases, without that which the step `tests` has tried.
