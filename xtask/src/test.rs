@@ -384,7 +384,14 @@ impl Run<'_> {
             Report::of(name, &mut command)
         };
         let servers = &mut self.servers;
-        let mut reports = programs::run(screen, jobs.collect(), servers, self.fail_fast, work)?;
+        let mut reports = programs::run(
+            screen,
+            jobs.collect(),
+            servers,
+            self.fail_fast,
+            work,
+            |report| report.print(screen),
+        )?;
         let has_failed = reports.iter().any(|report| report.failed > 0);
         if !(tool::is_interrupted() || self.fail_fast && has_failed) {
             // A page of several crates, compiled and run at once.
@@ -481,7 +488,14 @@ impl Run<'_> {
             on_release(name, major, commands)
         };
         let workers = &mut [(); RELEASES_AT_ONCE];
-        let reports = programs::run(self.screen, jobs.collect(), workers, self.fail_fast, work)?;
+        let reports = programs::run(
+            self.screen,
+            jobs.collect(),
+            workers,
+            self.fail_fast,
+            work,
+            |report| report.print(self.screen),
+        )?;
         programs::print_failures(self.screen, &reports);
         let ended = releases.iter().map(|&major| {
             let name = name(major);
