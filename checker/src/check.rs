@@ -1,5 +1,6 @@
 //! From facts to anomalies. Pure, so that it can be tried with histories made by hand.
 
+mod business;
 mod calls;
 mod parked;
 
@@ -73,6 +74,7 @@ impl fmt::Display for Anomaly {
 /// Everything that is wrong, sorted. The facts may be in any order.
 #[must_use]
 pub fn check(history: &History, facts: &Facts, phase: Phase) -> Vec<Anomaly> {
+    let history = &*business::resolved(history, facts);
     let inputs: HashMap<Uuid, usize> = history
         .input
         .iter()
@@ -100,6 +102,7 @@ pub fn check(history: &History, facts: &Facts, phase: Phase) -> Vec<Anomaly> {
     checker.derived();
     checker.commits();
     checker.calls();
+    checker.business();
     checker.found.sort();
     checker.found
 }
@@ -170,6 +173,8 @@ impl<'a> Checker<'a> {
         let what = match input.fate {
             Fate::Effect | Fate::Replayed | Fate::Parked => "event",
             Fate::DeadLetter => "poison",
+            Fate::RolledBack => "rolled back event",
+            Fate::Unknown => "event of unknown fate",
         };
         match input.seq {
             Some(seq) => format!("{what} {} ({}, seq {seq})", input.id, input.key),
@@ -353,6 +358,13 @@ impl<'a> Checker<'a> {
             if cause.fate == Fate::DeadLetter {
                 continue;
             }
+            if cause.fate == Fate::RolledBack {
+                self.add(
+                    AnomalyKind::Phantom,
+                    format!("{place} is {}", self.name(input)),
+                );
+                continue;
+            }
             if !says(record.body.as_ref(), cause, cause.id) {
                 let text = format!("{place} says something else than {}", self.name(input));
                 self.add(AnomalyKind::Phantom, text);
@@ -371,6 +383,9 @@ impl<'a> Checker<'a> {
             return;
         }
         for (input, there) in there.into_iter().enumerate() {
+            if self.input(input).fate == Fate::RolledBack {
+                continue;
+            }
             if !there {
                 let text = format!("{} is not in {topic}", self.name(input));
                 self.add(AnomalyKind::Lost, text);
@@ -426,7 +441,9 @@ impl<'a> Checker<'a> {
                         self.replayed(input, letter.is_replayed, place);
                         continue;
                     }
-                    Fate::Effect | Fate::Parked => format!("which is {}", self.name(input)),
+                    Fate::Effect | Fate::Parked | Fate::RolledBack | Fate::Unknown => {
+                        format!("which is {}", self.name(input))
+                    }
                 },
             };
             let text = format!("a dead letter ({reason}) is of {place}, {what}");

@@ -19,6 +19,10 @@ pub struct Facts {
     pub parked_keys: Vec<String>,
     /// The consumer's calls; empty if the history says nothing of any.
     pub calls: Vec<Call>,
+    /// The rows that were written together with the events; empty if the history names no table of them.
+    pub business: Vec<BusinessRow>,
+    /// The outbox rows for the source topic that are not marked as sent; likewise.
+    pub unsent: Vec<Unsent>,
     /// The topic that the consumer reads.
     pub source: Topic,
     /// The topic of the events that the handler publishes; empty if the history names none.
@@ -36,6 +40,26 @@ pub struct Effect {
     pub account: String,
     /// That event's place within the account.
     pub seq: i64,
+}
+
+/// A row that a publisher wrote in the transaction in which it published an event.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BusinessRow {
+    /// That event.
+    pub event_id: Uuid,
+    /// That event's account.
+    pub account: String,
+    /// That event's place within the account.
+    pub seq: i64,
+}
+
+/// A row of the outbox that no relay has marked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Unsent {
+    /// Its place in the order of sending.
+    pub id: i64,
+    /// Its event.
+    pub event_id: Uuid,
 }
 
 /// A record that the consumer gave up.

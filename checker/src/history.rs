@@ -20,12 +20,14 @@ const TOPIC_NAME_BYTES_MAX: usize = 249;
 ///   "source":  { "topic": "posted", "begin": { "0": 120, "1": 118 } },
 ///   "derived": { "topic": "booked", "begin": { "0": 40 } },
 ///   "effects": ["debit", "credit"],
+///   "business": "entry",
 ///   "calls":   { "steps": [""], "book": { "0197a3c0-0000-7000-8000-000000000001": 1 } },
 ///   "input": [
 ///     { "id": "0197a3c0-0000-7000-8000-000000000001", "key": "account-1", "seq": 1, "fate": "effect" },
 ///     { "id": "0197a3c0-0000-7000-8000-000000000002", "key": "account-1", "fate": "dead-letter" },
 ///     { "id": "0197a3c0-0000-7000-8000-000000000003", "key": "account-2", "seq": 1, "fate": "replayed" },
-///     { "id": "0197a3c0-0000-7000-8000-000000000004", "key": "account-3", "seq": 1, "fate": "parked" }
+///     { "id": "0197a3c0-0000-7000-8000-000000000004", "key": "account-3", "seq": 1, "fate": "parked" },
+///     { "id": "0197a3c0-0000-7000-8000-000000000005", "key": "account-3", "seq": 2, "fate": "rolled-back" }
 ///   ]
 /// }
 /// ```
@@ -33,7 +35,11 @@ const TOPIC_NAME_BYTES_MAX: usize = 249;
 /// - An event in the source topic is JSON with `eventId` (the input's id), `account` (its key) and `seq`.
 ///   A poison record there has the header `input-id`, and any value.
 /// - A `replayed` event becomes a dead letter, and later has its effects by a replay, in any order. A `parked` one
-///   waits to the end, since its key is held.
+///   waits to the end, since its key is held. A `rolled-back` one was published in a transaction that never
+///   committed: nothing of it may be anywhere. Of an `unknown` one the publisher never learnt whether it committed.
+/// - `business` names the table into which the publisher wrote a row (`event_id`, `account`, `seq`) in the same
+///   transaction as each event of fate `effect`. It decides what became of an `unknown` one, which needs it; and at
+///   the end every outbox row for the source topic must be marked as sent.
 /// - `calls` says which calls each event makes, by their steps, and how often the other system has carried out
 ///   each idempotency key: its book, read before the check.
 /// - An effect table has the columns `id` (ascending), `event_id`, `account` and `seq`, and holds this
@@ -53,6 +59,9 @@ pub struct History {
     /// The tables into which the handler writes one row each for an event. Each is a plain lower-case
     /// identifier.
     pub effects: Vec<String>,
+    /// The table of the rows that were written together with the events; `None`: none is checked. A plain
+    /// lower-case identifier.
+    pub business: Option<String>,
     /// The calls that each event makes; `None`: none is checked.
     pub calls: Option<Calls>,
     /// Everything that was sent, or may have been.
@@ -113,6 +122,11 @@ pub enum Fate {
     Replayed,
     /// An event whose key is held: it is parked to the end.
     Parked,
+    /// An event whose transaction did not commit: it is nowhere.
+    RolledBack,
+    /// An event whose transaction committed or did not: [`Fate::Effect`] if its business row is there, else
+    /// [`Fate::RolledBack`].
+    Unknown,
 }
 
 impl Fate {
@@ -153,8 +167,9 @@ impl History {
             path: "$".to_owned(),
             value: &root,
         };
-        let fields =
-            root.fields(&["consumer", "source", "derived", "effects", "calls", "input"])?;
+        let fields = root.fields(&[
+            "consumer", "source", "derived", "effects", "business", "calls", "input",
+        ])?;
         let consumer = fields.needed("consumer")?.name(usize::MAX)?;
         let source = fields.needed("source")?.topic_run()?;
         let derived = fields.optional("derived");
@@ -162,17 +177,25 @@ impl History {
         if derived.as_ref().is_some_and(|d| d.topic == source.topic) {
             return Err(root.wrong("the derived topic is the source topic"));
         }
+        let business = fields.optional("business");
+        let business = business.as_ref().map(Node::table).transpose()?;
+        let input = fields.needed("input")?;
+        let inputs = input.input()?;
+        if business.is_none() && inputs.iter().any(|known| known.fate == Fate::Unknown) {
+            return Err(input.wrong("has an `unknown` fate, which only a `business` table decides"));
+        }
         Ok(History {
             consumer,
             source,
             derived,
             effects: fields.needed("effects")?.tables()?,
+            business,
             calls: fields
                 .optional("calls")
                 .as_ref()
                 .map(Node::calls)
                 .transpose()?,
-            input: fields.needed("input")?.input()?,
+            input: inputs,
         })
     }
 }
@@ -295,26 +318,31 @@ impl<'a> Node<'a> {
         })
     }
 
+    fn table(&self) -> Result<String, HistoryError> {
+        let table = self.text()?;
+        // These names go into SQL as they are.
+        let is_identifier = table.len() <= TABLE_NAME_BYTES_MAX
+            && table.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
+            && table
+                .chars()
+                .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
+        if !is_identifier {
+            return Err(self.wrong(
+                "must be a table's name: lower-case letters, digits and underscores, \
+                 not a digit first, at most 63",
+            ));
+        }
+        Ok(table.to_owned())
+    }
+
     fn tables(&self) -> Result<Vec<String>, HistoryError> {
         let mut tables = Vec::new();
         for node in self.items()? {
-            let table = node.text()?;
-            // These names go into SQL as they are.
-            let is_identifier = table.len() <= TABLE_NAME_BYTES_MAX
-                && table.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
-                && table
-                    .chars()
-                    .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_');
-            if !is_identifier {
-                return Err(node.wrong(
-                    "must be a table's name: lower-case letters, digits and underscores, \
-                     not a digit first, at most 63",
-                ));
-            }
-            if tables.iter().any(|known| known == table) {
+            let table = node.table()?;
+            if tables.contains(&table) {
                 return Err(node.wrong("stands there twice"));
             }
-            tables.push(table.to_owned());
+            tables.push(table);
         }
         if tables.is_empty() {
             return Err(self.wrong("must name at least one table"));
@@ -380,7 +408,11 @@ impl<'a> Node<'a> {
             "dead-letter" => Ok(Fate::DeadLetter),
             "replayed" => Ok(Fate::Replayed),
             "parked" => Ok(Fate::Parked),
-            _ => Err(self.wrong("must be `effect`, `dead-letter`, `replayed` or `parked`")),
+            "rolled-back" => Ok(Fate::RolledBack),
+            "unknown" => Ok(Fate::Unknown),
+            _ => Err(self.wrong(
+                "must be `effect`, `dead-letter`, `replayed`, `parked`, `rolled-back` or `unknown`",
+            )),
         }
     }
 }
@@ -400,6 +432,7 @@ mod tests {
             "source": { "topic": "kill-1.posted", "begin": { "0": 120, "11": 118 } },
             "derived": { "topic": "kill-1.booked", "begin": {} },
             "effects": ["debit", "credit_2"],
+            "business": "entry",
             "calls": { "steps": ["", "capture"], "book": { "some-key": 1 } },
             "input": [
                 { "id": ID, "key": "account-1", "seq": 1, "fate": "effect" },
@@ -421,6 +454,7 @@ mod tests {
             ("kill-1.booked", 0)
         );
         assert_eq!(history.effects, ["debit", "credit_2"]);
+        assert_eq!(history.business.as_deref(), Some("entry"));
         let calls = history.calls.expect("there are some");
         assert_eq!(calls.steps, ["", "capture"]);
         assert_eq!(calls.book, BTreeMap::from([("some-key".to_owned(), 1)]));
@@ -437,12 +471,24 @@ mod tests {
             ("dead-letter", Fate::DeadLetter),
             ("replayed", Fate::Replayed),
             ("parked", Fate::Parked),
+            ("rolled-back", Fate::RolledBack),
+            ("unknown", Fate::Unknown),
         ] {
             let mut value = sound();
             value["input"][0]["fate"] = json!(word);
             let history = History::parse(&value.to_string()).expect("it is sound");
             assert_eq!(history.input[0].fate, fate);
         }
+    }
+
+    #[test]
+    fn only_a_business_table_decides_an_unknown_fate() {
+        let mut value = sound();
+        value["input"][0]["fate"] = json!("unknown");
+        assert!(History::parse(&value.to_string()).is_ok());
+        value["business"] = Value::Null;
+        let refused = History::parse(&value.to_string()).expect_err("there is no table");
+        assert_eq!(refused.path, "$.input");
     }
 
     #[test]
@@ -497,6 +543,8 @@ mod tests {
             ("/effects/0", json!("débit"), "$.effects[0]"),
             ("/effects/0", json!(""), "$.effects[0]"),
             ("/effects/0", json!("d".repeat(64)), "$.effects[0]"),
+            ("/business", json!("Entry"), "$.business"),
+            ("/business", json!(["entry"]), "$.business"),
             ("/calls", json!({ "steps": [] }), "$.calls.book"),
             ("/calls/steps/1", json!(""), "$.calls.steps[1]"),
             ("/calls/steps/0", json!(7), "$.calls.steps[0]"),

@@ -34,8 +34,8 @@ mod read;
 
 pub use check::{Anomaly, AnomalyKind, Phase, check};
 pub use facts::{
-    Body, Call, CallState, DeadLetter, Effect, Facts, Label, Parked, Partition, Position, Record,
-    Topic,
+    Body, BusinessRow, Call, CallState, DeadLetter, Effect, Facts, Label, Parked, Partition,
+    Position, Record, Topic, Unsent,
 };
 pub use history::{Begin, Calls, Fate, History, HistoryError, Input, TopicRun};
 pub use read::{ReadError, read};

@@ -38,7 +38,9 @@ The history, in JSON; \"derived\" may be left out, and a partition that \"begin\
    \"derived\": {\"topic\": \"invoices\", \"begin\": {}},
    \"input\": [{\"id\": \"<uuid>\", \"key\": \"account-1\", \"seq\": 1, \"fate\": \"effect\"},
              {\"id\": \"<uuid>\", \"key\": \"account-1\", \"fate\": \"dead-letter\"}]}
-A fate may also be \"replayed\" (a dead letter, then its effects by a replay) or \"parked\" (it waits to the end).
+A fate may also be \"replayed\" (a dead letter, then its effects by a replay), \"parked\" (it waits to the end),
+\"rolled-back\" (it is nowhere) or \"unknown\" (the table \"business\" tells, into which each event's transaction
+wrote a row with event_id, account and seq; with it, an outbox row that is unsent at the end is stuck).
 \"calls\": {\"steps\": [\"\"], \"book\": {\"<idempotency key>\": 1}} has the calls of each event checked against the
 other system's book.
 Records that must become dead letters carry their id in the header input-id.
@@ -46,7 +48,7 @@ Records that must become dead letters carry their id in the header input-id.
 Anomalies: lost, duplicate, phantom, inversion, premature-commit, half-effect, stuck.
 While the run goes on, lost and stuck are not decided. With --json the last line is
 {\"anomalies\":[{\"kind\":…,\"text\":…}],\"counts\":{\"input\":N,\"effects\":N,\"dead_letters\":N,\
-\"parked\":N,\"calls\":N,\"source_records\":N,\"derived_records\":N}}.
+\"parked\":N,\"calls\":N,\"business\":N,\"source_records\":N,\"derived_records\":N}}.
 
 Exit codes: 0 nothing wrong; 1 anomalies; 2 wrong usage, or the history is unreadable or invalid;
 3 the database or the broker didn't answer, or no longer has what a verdict needs.
@@ -147,6 +149,7 @@ fn print(history: &History, facts: &Facts, anomalies: &[Anomaly], json: bool) {
         "dead_letters": facts.dead_letters.len(),
         "parked": facts.parked.len(),
         "calls": facts.calls.len(),
+        "business": facts.business.len(),
         "source_records": facts.source.records.len(),
         "derived_records": facts.derived.records.len(),
     });

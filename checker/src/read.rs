@@ -14,16 +14,16 @@ use sqlx::{AssertSqlSafe, ConnectOptions as _, Connection as _, PgConnection};
 use uuid::Uuid;
 
 use crate::facts::{
-    Body, Call, CallState, DeadLetter, Effect, Facts, Label, Parked, Partition, Position, Record,
-    Topic,
+    Body, BusinessRow, Call, CallState, DeadLetter, Effect, Facts, Label, Parked, Partition,
+    Position, Record, Topic, Unsent,
 };
 use crate::history::{History, TopicRun};
 
-/// How long reading one topic, or a group's committed offsets, may take.
+/// How long an answer of the broker, and the next record of a topic that is read, may take.
 const BROKER_LIMIT: Duration = Duration::from_secs(30);
 
-/// How long connecting to the database and reading all tables may take.
-const DATABASE_LIMIT: Duration = Duration::from_secs(60);
+/// How long connecting to the database and reading all tables may take: some million rows.
+const DATABASE_LIMIT: Duration = Duration::from_secs(300);
 
 /// The longest single wait for the next record.
 const POLL_WAIT: Duration = Duration::from_millis(100);
@@ -39,6 +39,9 @@ const PARKED: &str = "parked_event";
 
 /// The table of the keys that are parked.
 const PARKED_KEYS: &str = "parked_key";
+
+/// The table of what is to be sent.
+const OUTBOX: &str = "outbox";
 
 /// The table of calls.
 const CALLS: &str = "outbound_call";
@@ -125,6 +128,8 @@ pub fn read(history: &History, database_url: &str, brokers: &str) -> Result<Fact
         parked: tables.parked,
         parked_keys: tables.parked_keys,
         calls: tables.calls,
+        business: tables.business,
+        unsent: tables.unsent,
         source,
         derived,
     })
@@ -137,6 +142,8 @@ struct Tables {
     parked: Vec<Parked>,
     parked_keys: Vec<String>,
     calls: Vec<Call>,
+    business: Vec<BusinessRow>,
+    unsent: Vec<Unsent>,
 }
 
 fn database(history: &History, options: PgConnectOptions) -> Result<Tables, ReadError> {
@@ -208,6 +215,13 @@ async fn snapshot(history: &History, options: &PgConnectOptions) -> Result<Table
         .await
         .map_err(of(CALLS))?,
     };
+    let (mut business, mut unsent) = (Vec::new(), Vec::new());
+    if let Some(table) = &history.business {
+        business = business_rows(&mut tx, table).await?;
+        unsent = unsent_rows(&mut tx, &history.source.topic)
+            .await
+            .map_err(of(OUTBOX))?;
+    }
     tx.rollback().await.map_err(failed)?;
     // The facts are there; how the session ends changes nothing about them.
     let _ = connection.close().await;
@@ -252,7 +266,56 @@ async fn snapshot(history: &History, options: &PgConnectOptions) -> Result<Table
             .into_iter()
             .map(call)
             .collect::<Result<_, ReadError>>()?,
+        business,
+        unsent,
     })
+}
+
+async fn business_rows(
+    connection: &mut PgConnection,
+    table: &str,
+) -> Result<Vec<BusinessRow>, ReadError> {
+    // Safe: a history's tables are plain lower-case identifiers. The quotes are for reserved words.
+    let sql = AssertSqlSafe(format!(
+        "SELECT event_id, account::text, seq::bigint FROM \"{table}\""
+    ));
+    let rows: Result<Vec<(Uuid, String, i64)>, sqlx::Error> =
+        sqlx::query_as(sql).fetch_all(connection).await;
+    let rows = rows.map_err(|error| not_read("business", table, &error))?;
+    let row = |(event_id, account, seq)| BusinessRow {
+        event_id,
+        account,
+        seq,
+    };
+    Ok(rows.into_iter().map(row).collect())
+}
+
+async fn unsent_rows(
+    connection: &mut PgConnection,
+    topic: &str,
+) -> Result<Vec<Unsent>, sqlx::Error> {
+    let rows: Vec<(i64, Uuid)> = sqlx::query_as(
+        "SELECT id, event_id FROM outbox WHERE published_at IS NULL AND topic = $1 ORDER BY id",
+    )
+    .bind(topic)
+    .fetch_all(connection)
+    .await?;
+    let row = |(id, event_id)| Unsent { id, event_id };
+    Ok(rows.into_iter().map(row).collect())
+}
+
+/// Why a table that the history names can't be read.
+fn not_read(kind: &str, table: &str, error: &sqlx::Error) -> ReadError {
+    let is_missing = error
+        .as_database_error()
+        .and_then(|error| error.code())
+        .is_some_and(|code| NOT_THERE.contains(&code.as_ref()));
+    let text = format!("the database, {kind} table {table}: {error}");
+    if is_missing {
+        ReadError::History(text)
+    } else {
+        ReadError::Unavailable(text)
+    }
 }
 
 /// A state that nobody knows must not pass for another one.
@@ -274,18 +337,7 @@ async fn effects_in(connection: &mut PgConnection, table: &str) -> Result<Vec<Ef
     ));
     let rows: Result<Vec<(i64, Uuid, String, i64)>, sqlx::Error> =
         sqlx::query_as(sql).fetch_all(connection).await;
-    let rows = rows.map_err(|error| {
-        let is_missing = error
-            .as_database_error()
-            .and_then(|error| error.code())
-            .is_some_and(|code| NOT_THERE.contains(&code.as_ref()));
-        let text = format!("the database, effect table {table}: {error}");
-        if is_missing {
-            ReadError::History(text)
-        } else {
-            ReadError::Unavailable(text)
-        }
-    })?;
+    let rows = rows.map_err(|error| not_read("effect", table, &error))?;
     let effect = |(id, event_id, account, seq)| Effect {
         id,
         event_id,
@@ -508,6 +560,7 @@ fn records(
     client.assign(&assignment).map_err(|error| failed(&error))?;
     let mut records = Vec::new();
     let mut complaint = None;
+    let mut deadline = deadline;
     // Only the last record ends a partition, never the client's word that there is none left: right
     // after a broker's failure the new leader may not tell of the last ones yet. So a transaction's
     // marker at the end would cost the whole limit; nobody here writes transactions.
@@ -515,7 +568,7 @@ fn records(
         if Instant::now() > deadline {
             let error: Option<KafkaError> = complaint;
             return Err(ReadError::Unavailable(format!(
-                "the broker, {what}: {} partitions not read to their end within {} s{}",
+                "the broker, {what}: {} partitions not read to their end, and nothing came for {} s{}",
                 owed.len(),
                 BROKER_LIMIT.as_secs(),
                 error.map_or_else(String::new, |error| format!("; last: {error}"))
@@ -524,6 +577,8 @@ fn records(
         match client.poll(POLL_WAIT) {
             None => {}
             Some(Ok(message)) => {
+                // A long topic takes its time, as long as something comes.
+                deadline = Instant::now() + BROKER_LIMIT;
                 let Some(end) = owed.get(&message.partition()).copied() else {
                     continue;
                 };

@@ -36,6 +36,9 @@ const TABLES: &str = "
     CREATE TABLE outbound_call (
         id bigint GENERATED ALWAYS AS IDENTITY, consumer text, event_id uuid, step text,
         idempotency_key text, state text);
+    CREATE TABLE outbox (
+        id bigint GENERATED ALWAYS AS IDENTITY, event_id uuid, topic text, published_at timestamptz);
+    CREATE TABLE entry (event_id uuid, account text, seq bigint);
 ";
 
 fn id(number: u128) -> String {
@@ -314,7 +317,7 @@ fn ended(command: &mut Command) -> Ended {
 
 fn counts(effects: u32) -> Value {
     json!({
-        "input": 3, "effects": effects, "dead_letters": 1, "parked": 0, "calls": 0,
+        "input": 3, "effects": effects, "dead_letters": 1, "parked": 0, "calls": 0, "business": 0,
         "source_records": 4, "derived_records": 3,
     })
 }
@@ -401,6 +404,34 @@ async fn judged(name: &str, broker: TestBroker) {
     assert_eq!(charged["anomalies"][0]["kind"], "duplicate");
     assert_eq!(charged["anomalies"].as_array().map(Vec::len), Some(1));
     assert_eq!(charged["counts"]["calls"], 2);
+
+    // The rows that were written with the events, and what waits to be sent.
+    let mut history = stage.sound_history();
+    history["business"] = json!("entry");
+    stage.write(&history.to_string());
+    stage
+        .execute(&format!(
+            "INSERT INTO entry VALUES ('{0}', 'account-1', 1), ('{1}', 'account-1', 2);
+             INSERT INTO outbox (event_id, topic, published_at)
+             VALUES ('{0}', '{2}', now()), ('{1}', 'another', NULL)",
+            id(1),
+            id(2),
+            stage.source
+        ))
+        .await;
+    let written = stage.check("ended");
+    assert_eq!(written.code, 0, "{}", written.stdout);
+    assert_eq!(written.json()["counts"]["business"], 2);
+    stage.execute("UPDATE outbox SET published_at = NULL").await;
+    assert_eq!(stage.check("running").code, 0);
+    let waiting = stage.check("ended").json();
+    assert_eq!(waiting["anomalies"][0]["kind"], "stuck");
+    assert_eq!(waiting["anomalies"].as_array().map(Vec::len), Some(1));
+    stage.execute("DELETE FROM entry WHERE seq = 2").await;
+    assert_eq!(
+        stage.check("running").json()["anomalies"][0]["kind"],
+        "lost"
+    );
 
     // A topic that is not there is empty.
     let mut history = stage.sound_history();

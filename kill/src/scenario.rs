@@ -1,7 +1,7 @@
 //! One cell, from its fresh database to the checker's verdict.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -10,9 +10,9 @@ use factum::sqlx::{self, PgConnection};
 use factum::{Database, DatabaseSettings, migration};
 use factum_testing::kafka::KafkaServer;
 use factum_testing::{TestBroker, TestDatabase};
-use serde::Deserialize;
 
 use crate::cell::{Cell, Harm, Part};
+use crate::checker;
 use crate::feed::History;
 use crate::ledger::{CONSUMER, FAILING, MENDED, STAGE, Stage, TABLES, UNMENDED};
 use crate::process::Process;
@@ -105,18 +105,6 @@ struct Scenario<'a> {
     is_mended: bool,
     conn: PgConnection,
     database: TestDatabase,
-}
-
-/// What the checker prints.
-#[derive(Deserialize)]
-struct Verdict {
-    anomalies: Vec<Anomaly>,
-}
-
-#[derive(Deserialize)]
-struct Anomaly {
-    kind: String,
-    text: String,
 }
 
 impl<'a> Scenario<'a> {
@@ -470,7 +458,7 @@ impl<'a> Scenario<'a> {
         }
         let history = self.file("history.json");
         std::fs::write(&history, serde_json::to_vec(&self.history)?)?;
-        let output = ask(
+        let verdict = checker::ask(
             &self.programs.checker,
             &history,
             phase,
@@ -478,45 +466,11 @@ impl<'a> Scenario<'a> {
             &self.arena.broker.bootstrap(),
         )
         .await?;
-        let text = String::from_utf8_lossy(&output.stdout);
-        let last = text.lines().last().unwrap_or_default();
-        let verdict: Option<Verdict> = serde_json::from_str(last).ok();
-        let (Some(verdict), Some(0 | 1)) = (verdict, output.status.code()) else {
-            bail!(
-                "the checker ended with {}: {}",
-                output.status,
-                String::from_utf8_lossy(&output.stderr).trim()
-            );
-        };
-        let found = verdict
-            .anomalies
-            .into_iter()
-            .map(|anomaly| format!("{}: {}", anomaly.kind, anomaly.text));
-        self.anomalies.extend(found);
+        self.anomalies.extend(verdict.anomalies);
         if self.provider.is_some() {
             self.check_answers().await?;
         }
         ensure!(self.anomalies.is_empty(), "it ends at the first anomaly");
         Ok(())
     }
-}
-
-async fn ask(
-    checker: &Path,
-    history: &Path,
-    phase: &str,
-    database_url: &str,
-    brokers: &str,
-) -> Result<std::process::Output> {
-    tokio::process::Command::new(checker)
-        .arg("--history")
-        .arg(history)
-        .args(["--phase", phase, "--json"])
-        // By environment: everyone on the machine may read a program's arguments.
-        .env("DATABASE_URL", database_url)
-        .env("KAFKA_BROKERS", brokers)
-        .kill_on_drop(true)
-        .output()
-        .await
-        .with_context(|| format!("running {}", checker.display()))
 }

@@ -12,10 +12,12 @@ mod demo;
 mod kill;
 mod node;
 mod prerequisites;
+mod programs;
 mod sabotage;
 mod screen;
 mod services;
 mod signals;
+mod soak;
 mod test;
 mod tidy;
 mod workspace;
@@ -53,6 +55,7 @@ enum Task {
     Kill(kill::Kill),
     Sabotage(sabotage::Sabotage),
     Services(services::Services),
+    Soak(soak::Soak),
     Tidy(tidy::Tidy),
 }
 
@@ -115,6 +118,7 @@ fn main() -> ExitCode {
         Task::Kill(task) => task.run(&screen),
         Task::Sabotage(task) => task.run(&screen),
         Task::Services(task) => task.run(&screen),
+        Task::Soak(task) => task.run(&screen),
         Task::Tidy(task) => task.run(&screen),
     };
     // Everything that the task started has ended here: its values are dropped.

@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 
 use self::patches::{Catcher, PATCHES, Patch};
 use crate::prerequisites::{self, FOR_KAFKA, FOR_POSTGRES, TO_BUILD};
+use crate::programs::test_result;
 use crate::screen::{Screen, Word};
 use crate::services::{BROKERS, DATABASE_URL, Running};
-use crate::test::test_result;
 use crate::workspace::{cargo, root, stream, target_dir};
 use crate::{Usage, Verdict, kill};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use clap::Args;
 use factum_testing::kafka::KafkaServer;
 use factum_testing::postgres::{PostgresBinaries, PostgresServer};
@@ -97,6 +97,11 @@ impl Running {
             .context("PostgreSQL was just started")
     }
 
+    /// The release of the private PostgreSQL, if one runs.
+    pub(crate) fn private_postgres(&self) -> Option<u32> {
+        self.postgres.as_ref().map(PostgresServer::major)
+    }
+
     /// The brokers for tests, likewise.
     pub(crate) fn brokers(&mut self, screen: &Screen) -> Result<String> {
         if let Ok(given) = std::env::var(BROKERS) {
@@ -138,6 +143,31 @@ impl Running {
         self.kafka = Some(server);
         Ok(())
     }
+}
+
+/// Starts what is not yet there and not given, all at once: a Kafka takes some seconds.
+pub(crate) fn start_all(screen: &Screen, servers: &mut [Running]) -> Result<()> {
+    let results: Vec<Result<()>> = std::thread::scope(|scope| {
+        let starting: Vec<_> = servers
+            .iter_mut()
+            .map(|set| {
+                scope.spawn(|| {
+                    set.database_url(screen)?;
+                    set.brokers(screen)?;
+                    Ok(())
+                })
+            })
+            .collect();
+        starting
+            .into_iter()
+            .map(|thread| {
+                thread
+                    .join()
+                    .unwrap_or_else(|_| Err(anyhow!("a thread panicked")))
+            })
+            .collect()
+    });
+    results.into_iter().collect()
 }
 
 /// A private PostgreSQL of a release, or of what the machine has.

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use factum_testing::postgres::MAJORS;
 use factum_testing::tool;
@@ -14,10 +14,11 @@ use crate::compile::EXAMPLES;
 use crate::prerequisites::{
     self, FOR_EVERY_POSTGRES, FOR_KAFKA, FOR_NODE, FOR_POSTGRES, Prerequisite, TO_BUILD, TO_LINT,
 };
+use crate::programs::{self, Program, Report, test_result};
 use crate::screen::{Screen, Word};
 use crate::services::{self, BROKERS, DATABASE_URL, Running};
 use crate::workspace::{Origin, cargo, root, stream, target_dir};
-use crate::{Usage, Verdict, conformance, kill, node, tidy};
+use crate::{Usage, Verdict, conformance, kill, node, soak, tidy};
 
 /// Run every check and every test, on a private PostgreSQL and Apache Kafka
 ///
@@ -26,7 +27,7 @@ use crate::{Usage, Verdict, conformance, kill, node, tidy};
 /// that installs it; as root on Debian it is installed.
 #[derive(Args)]
 #[command(after_help = "\
-Steps: format, tidy, lint, docs, tests, examples, node, kill, postgres-14 to postgres-18, conformance, licences.
+Steps: format, tidy, lint, docs, tests, examples, node, kill, soak, postgres-14 to postgres-18, conformance, licences.
 Ends with a table, the line `N passed, N failed` over all tests, and with --json
 {\"passed\":N,\"failed\":N,\"steps\":[{\"step\":…,\"result\":…,\"seconds\":…}]} on one line.
 Exit codes: 0 all holds, 1 a step failed, 2 usage, 130 interrupted.
@@ -36,14 +37,22 @@ pub(crate) struct Test {
     /// Run only this step; may be repeated
     #[arg(long, value_name = "STEP")]
     only: Vec<String>,
-    /// Stop at the first step that fails
+    /// Stop at the first step that fails, and begin no program of tests after one that fails
     #[arg(long)]
     fail_fast: bool,
+    /// Programs of tests that run at a time, each on servers of its own; one, if the servers are given
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u8).range(1..=16))]
+    at_once: u8,
 }
 
 const THREADS: &str = "RUST_TEST_THREADS";
 /// Tests mostly wait for servers and for times to come: more run at once than two cores' worth.
 const TESTS_AT_ONCE: &str = "4";
+/// Releases of PostgreSQL that are tried at a time.
+const RELEASES_AT_ONCE: usize = 2;
+/// The tests are built with these words, for the step `tests` and for the releases of PostgreSQL alike: other
+/// packages would choose other features, and build half the workspace anew.
+const ALL_TESTS: &str = "test --workspace --all-features";
 
 fn many_at_once(command: &mut Command) {
     if std::env::var_os(THREADS).is_none() {
@@ -61,6 +70,7 @@ enum Step {
     Examples,
     Node,
     Kill,
+    Soak,
     Postgres(u32),
     Conformance,
     Licences,
@@ -78,6 +88,7 @@ impl Step {
             Step::Examples,
             Step::Node,
             Step::Kill,
+            Step::Soak,
         ];
         steps.extend(MAJORS.map(Step::Postgres));
         steps.extend([Step::Conformance, Step::Licences]);
@@ -94,9 +105,17 @@ impl Step {
             Step::Examples => "examples".to_owned(),
             Step::Node => "node".to_owned(),
             Step::Kill => "kill".to_owned(),
+            Step::Soak => "soak".to_owned(),
             Step::Postgres(major) => format!("postgres-{major}"),
             Step::Conformance => "conformance".to_owned(),
             Step::Licences => "licences".to_owned(),
+        }
+    }
+
+    fn release(self) -> Option<u32> {
+        match self {
+            Step::Postgres(major) => Some(major),
+            _ => None,
         }
     }
 
@@ -121,6 +140,8 @@ impl Step {
             Step::Node => vec![TO_BUILD, FOR_POSTGRES, FOR_KAFKA, FOR_NODE],
             Step::Kill if given(DATABASE_URL) => vec![TO_BUILD],
             Step::Kill => vec![TO_BUILD, FOR_POSTGRES],
+            // It starts servers of its own, and stops them on the way.
+            Step::Soak => vec![TO_BUILD, FOR_POSTGRES, FOR_KAFKA],
             Step::Postgres(_) => vec![TO_BUILD, FOR_EVERY_POSTGRES],
         }
     }
@@ -150,45 +171,50 @@ impl Test {
         let mut run = Run {
             screen,
             target_dir: target_dir()?,
-            servers: Running::default(),
+            fail_fast: self.fail_fast,
+            servers: servers_of(self.at_once),
+            tested_on: None,
             passed: 0,
             failed: 0,
         };
         let mut rows = Vec::new();
         let mut results: Vec<Value> = Vec::new();
         let mut all_hold = true;
-        for (place, step) in steps.iter().enumerate() {
-            let name = step.name();
-            screen.begin(&format!("step {} of {}: {name}", place + 1, steps.len()));
-            let start = Instant::now();
-            let outcome = run.step(*step);
+        let mut rest = steps.as_slice();
+        while !rest.is_empty() && (all_hold || !self.fail_fast) {
+            let (now, later) = rest.split_at(together(rest));
+            rest = later;
+            let names: Vec<String> = now.iter().map(|step| step.name()).collect();
+            screen.begin(&format!(
+                "step {} of {}: {}",
+                steps.len() - later.len(),
+                steps.len(),
+                names.join(", ")
+            ));
+            let ended = run.steps(now);
             if tool::is_interrupted() {
                 // The table would show a failure that there is none.
                 screen.clear();
                 return Ok(Verdict::Fails);
             }
-            let (word, note) = match outcome {
-                Ok(Outcome::Ok) => (Word::Ok, String::new()),
-                Ok(Outcome::Failed) => (Word::Failed, String::new()),
-                Ok(Outcome::Skipped(why)) => (Word::Skipped, why),
-                Err(failure) => {
-                    screen.error(&failure);
-                    (Word::Failed, String::new())
-                }
-            };
-            let seconds = start.elapsed().as_secs_f64();
-            results.push(json!({
-                "step": name, "result": word.text(), "seconds": (seconds * 10.0).round() / 10.0,
-            }));
-            rows.push((
-                vec![name, word.text().to_owned(), format!("{seconds:.1}"), note],
-                Some(word),
-            ));
-            if word == Word::Failed {
-                all_hold = false;
-                if self.fail_fast {
-                    break;
-                }
+            for (name, (outcome, seconds)) in names.into_iter().zip(ended) {
+                let (word, note) = match outcome {
+                    Ok(Outcome::Ok) => (Word::Ok, String::new()),
+                    Ok(Outcome::Failed) => (Word::Failed, String::new()),
+                    Ok(Outcome::Skipped(why)) => (Word::Skipped, why),
+                    Err(failure) => {
+                        screen.error(&failure);
+                        (Word::Failed, String::new())
+                    }
+                };
+                all_hold &= word != Word::Failed;
+                results.push(json!({
+                    "step": name, "result": word.text(), "seconds": (seconds * 10.0).round() / 10.0,
+                }));
+                rows.push((
+                    vec![name, word.text().to_owned(), format!("{seconds:.1}"), note],
+                    Some(word),
+                ));
             }
         }
         screen.clear();
@@ -219,15 +245,51 @@ impl Test {
     }
 }
 
+/// How many of the first steps run together: all releases of PostgreSQL that follow each other.
+fn together(steps: &[Step]) -> usize {
+    let is_release = |step: &&Step| matches!(step, Step::Postgres(_));
+    steps.iter().take_while(is_release).count().max(1)
+}
+
+/// Servers for so many programs at a time. Given ones are one set for all, and names of topics and consumers are
+/// unique within a program only.
+fn servers_of(at_once: u8) -> Vec<Running> {
+    let is_given = [DATABASE_URL, BROKERS]
+        .iter()
+        .any(|name| std::env::var_os(name).is_some());
+    let sets = if is_given { 1 } else { at_once };
+    (0..sets).map(|_| Running::default()).collect()
+}
+
 struct Run<'a> {
     screen: &'a Screen,
     target_dir: PathBuf,
-    servers: Running,
+    fail_fast: bool,
+    /// A set for each program that runs at a time. The first is also that of other steps.
+    servers: Vec<Running>,
+    /// The release of PostgreSQL that the step `tests` ran on.
+    tested_on: Option<u32>,
     passed: u64,
     failed: u64,
 }
 
 impl Run<'_> {
+    /// What each of the steps came to, and its seconds.
+    fn steps(&mut self, steps: &[Step]) -> Vec<(Result<Outcome>, f64)> {
+        let start = Instant::now();
+        if let [step] = steps
+            && !matches!(step, Step::Postgres(_))
+        {
+            return vec![(self.step(*step), start.elapsed().as_secs_f64())];
+        }
+        let releases: Vec<u32> = steps.iter().filter_map(|step| step.release()).collect();
+        self.on_releases(&releases).unwrap_or_else(|failure| {
+            let failed = releases.iter().map(|_| (Ok(Outcome::Failed), 0.0));
+            self.screen.error(&failure);
+            failed.collect()
+        })
+    }
+
     fn step(&mut self, step: Step) -> Result<Outcome> {
         match step {
             Step::Format => {
@@ -254,13 +316,16 @@ impl Run<'_> {
                 Ok(outcome(self.succeeds(&mut command)?))
             }
             Step::Tidy => Ok(outcome(tidy::check(self.screen)?.is_empty())),
-            Step::Tests => self.tests("test --workspace --all-features --no-fail-fast"),
-            Step::Examples => self.tests(&format!(
-                "test --workspace --no-fail-fast --manifest-path {EXAMPLES}"
-            )),
+            Step::Tests => {
+                let outcome = self.tests(ALL_TESTS);
+                self.tested_on = self.servers[0].private_postgres();
+                outcome
+            }
+            Step::Examples => self.tests(&format!("test --workspace --manifest-path {EXAMPLES}")),
             Step::Node => self.node(),
             Step::Kill => self.kill(),
-            Step::Postgres(major) => self.on_postgres(major),
+            Step::Soak => self.soak(),
+            Step::Postgres(_) => bail!("releases of PostgreSQL run together"),
             Step::Conformance => Ok(outcome(conformance::check(self.screen, &[])?.all_right())),
             Step::Licences => self.licences(),
         }
@@ -299,14 +364,54 @@ impl Run<'_> {
         }
     }
 
-    /// Tests under cargo, with both servers.
+    /// The tests that cargo builds with these words: the programs several at a time, each with both servers, then
+    /// the examples in the documentation.
     fn tests(&mut self, words: &str) -> Result<Outcome> {
-        let mut command = self.cargo(words);
-        many_at_once(&mut command);
-        command
-            .env(DATABASE_URL, self.servers.database_url(self.screen)?)
-            .env(BROKERS, self.servers.brokers(self.screen)?);
-        self.count(&mut command)
+        let mut programs = self.programs(words)?;
+        programs::sort(&mut programs);
+        let libraries = programs::libraries()?;
+        let target_dir = self.target_dir.clone();
+        services::start_all(self.screen, &mut self.servers)?;
+        let jobs = programs
+            .into_iter()
+            .map(|program| (program.name.clone(), program));
+        let screen = self.screen;
+        let work = |name: &str, program: Program, servers: &mut Running| {
+            let mut command = program.command(&target_dir, &libraries);
+            many_at_once(&mut command);
+            command
+                .env(DATABASE_URL, servers.database_url(screen)?)
+                .env(BROKERS, servers.brokers(screen)?);
+            Report::of(name, &mut command)
+        };
+        let servers = &mut self.servers;
+        let mut reports = programs::run(
+            screen,
+            jobs.collect(),
+            servers,
+            self.fail_fast,
+            work,
+            |report| report.print(screen),
+        )?;
+        let has_failed = reports.iter().any(|report| report.failed > 0);
+        if !(tool::is_interrupted() || self.fail_fast && has_failed) {
+            // A page of several crates, compiled and run at once.
+            let mut command = self.cargo(&format!("{words} --doc --no-fail-fast"));
+            let report = Report::of("documentation", &mut command)?;
+            report.print(self.screen);
+            reports.push(report);
+        }
+        programs::print_failures(self.screen, &reports);
+        Ok(self.add(&reports))
+    }
+
+    /// Adds to the sums.
+    fn add(&mut self, reports: &[Report]) -> Outcome {
+        let passed: u64 = reports.iter().map(|report| report.passed).sum();
+        let failed: u64 = reports.iter().map(|report| report.failed).sum();
+        self.passed += passed;
+        self.failed += failed;
+        outcome(failed == 0 && passed > 0)
     }
 
     /// The exports for other languages, with the tools of those.
@@ -342,7 +447,7 @@ impl Run<'_> {
         let mut command = Command::new(kill::build(self.screen)?);
         command
             .args(["--broker", "embedded", "--subset", "--json"])
-            .env(DATABASE_URL, self.servers.database_url(self.screen)?);
+            .env(DATABASE_URL, self.servers[0].database_url(self.screen)?);
         let mut sums = None;
         let status = stream(&mut command, |from, line| match kill::sums(line) {
             Some(told) => sums = Some(told),
@@ -354,51 +459,81 @@ impl Run<'_> {
         Ok(outcome(status.success() && failed == 0 && cells > 0))
     }
 
-    /// The tests of factum-postgres on one release. The programs that cargo has built for the step
-    /// `tests` are run as they are: `cargo test --package` would choose other features and build
-    /// half the workspace anew.
-    fn on_postgres(&mut self, major: u32) -> Result<Outcome> {
-        let programs = self.test_programs("factum-postgres")?;
-        ensure!(!programs.is_empty(), "factum-postgres has no tests");
-        let server = services::postgres(Some(major))?;
-        self.screen
-            .note(format_args!("PostgreSQL {major} on port {}", server.port()));
-        let crate_dir = root().join("crates/factum-postgres");
-        let mut all = Outcome::Ok;
-        for program in programs {
-            let mut command = Command::new(program);
-            command
-                .current_dir(&crate_dir)
-                .env("CARGO_MANIFEST_DIR", &crate_dir)
-                .env(DATABASE_URL, server.url());
-            many_at_once(&mut command);
-            if Some(&major) != MAJORS.last() {
-                // Twenty seconds of locks that are the same in every release: the newest and the step `tests` try them.
-                command.args(["--skip", "parking_orders"]);
-            }
-            if self.count(&mut command)? == Outcome::Failed {
-                all = Outcome::Failed;
-            }
-        }
-        Ok(all)
+    /// A soak that takes a few minutes. It counts as one test.
+    fn soak(&mut self) -> Result<Outcome> {
+        let mut command = soak::ordinary(self.screen)?;
+        let mut holds = None;
+        let status = stream(&mut command, |from, line| match soak::holds(line) {
+            Some(told) => holds = Some(told),
+            None => self.print(from, line),
+        })?;
+        let holds = status.success() && holds == Some(true);
+        self.passed += u64::from(holds);
+        self.failed += u64::from(!holds);
+        Ok(outcome(holds))
     }
 
-    /// The test programs of a package, built in the same manner as for the step `tests`.
-    fn test_programs(&self, package: &str) -> Result<Vec<PathBuf>> {
-        let mut command = self.cargo(
-            "test --workspace --all-features --no-run --message-format json-render-diagnostics",
-        );
+    /// The tests of factum-postgres on these releases, without that which the step `tests` has tried.
+    fn on_releases(&mut self, releases: &[u32]) -> Result<Vec<(Result<Outcome>, f64)>> {
+        let mut programs = self.programs(ALL_TESTS)?;
+        programs.retain(|program| program.is_of("factum-postgres"));
+        ensure!(!programs.is_empty(), "factum-postgres has no tests");
+        let libraries = programs::libraries()?;
+        let tested_on = self.tested_on;
+        let target_dir = self.target_dir.clone();
+        let name = |major: u32| format!("factum-postgres on PostgreSQL {major}");
+        let untried = releases.iter().filter(|major| Some(**major) != tested_on);
+        let jobs = untried.map(|&major| (name(major), major));
+        let work = |name: &str, major: u32, (): &mut ()| {
+            let commands = programs
+                .iter()
+                .map(|program| program.command(&target_dir, &libraries));
+            on_release(name, major, commands)
+        };
+        let workers = &mut [(); RELEASES_AT_ONCE];
+        let reports = programs::run(
+            self.screen,
+            jobs.collect(),
+            workers,
+            self.fail_fast,
+            work,
+            |report| report.print(self.screen),
+        )?;
+        programs::print_failures(self.screen, &reports);
+        let ended = releases.iter().map(|&major| {
+            let name = name(major);
+            match reports.iter().find(|report| report.name == name) {
+                Some(report) => {
+                    let outcome = self.add(std::slice::from_ref(report));
+                    (Ok(outcome), report.seconds)
+                }
+                None if Some(major) == tested_on => {
+                    let why = "the step `tests` ran on it".to_owned();
+                    (Ok(Outcome::Skipped(why)), 0.0)
+                }
+                None => (Ok(Outcome::Skipped("another failed".to_owned())), 0.0),
+            }
+        });
+        Ok(ended.collect())
+    }
+
+    /// The test programs that cargo builds with these words.
+    fn programs(&self, words: &str) -> Result<Vec<Program>> {
+        let mut command = self.cargo(&format!(
+            "{words} --no-run --message-format json-render-diagnostics"
+        ));
         let mut programs = Vec::new();
-        let manifest = root().join("crates").join(package).join("Cargo.toml");
         let status = stream(&mut command, |from, line| match from {
-            Origin::Stdout => programs.extend(test_program(line, &manifest.to_string_lossy())),
+            Origin::Stdout => programs.extend(Program::told(line)),
+            // Their names come again when they run.
+            Origin::Stderr if line.trim_start().starts_with("Executable ") => {}
             Origin::Stderr => self.screen.note(line),
         })?;
         ensure!(status.success(), "the tests don't build");
         Ok(programs)
     }
 
-    /// Runs tests and adds to the sums.
+    /// Runs tests, shows them at once, and adds to the sums.
     fn count(&mut self, command: &mut Command) -> Result<Outcome> {
         let (mut passed, mut failed) = (0, 0);
         let status = stream(command, |from, line| {
@@ -440,39 +575,24 @@ fn outcome(holds: bool) -> Outcome {
     if holds { Outcome::Ok } else { Outcome::Failed }
 }
 
-/// The test program in a line of cargo's messages, if it belongs to this manifest.
-fn test_program(line: &str, manifest: &str) -> Option<PathBuf> {
-    let told: Value = serde_json::from_str(line).ok()?;
-    let is_test = told["reason"] == "compiler-artifact" && told["profile"]["test"] == true;
-    if !is_test || told["manifest_path"] != manifest {
-        return None;
+/// The tests of factum-postgres on a release, on a server of their own.
+fn on_release(name: &str, major: u32, commands: impl Iterator<Item = Command>) -> Result<Report> {
+    let server = services::postgres(Some(major))?;
+    let mut sum: Option<Report> = None;
+    for mut command in commands {
+        command.env(DATABASE_URL, server.url());
+        many_at_once(&mut command);
+        if Some(&major) != MAJORS.last() {
+            // Twenty seconds of locks that are the same in every release: the newest and the step `tests` try them.
+            command.args(["--skip", "parking_orders"]);
+        }
+        let report = Report::of(name, &mut command)?;
+        match &mut sum {
+            None => sum = Some(report),
+            Some(sum) => sum.followed_by(report),
+        }
     }
-    told["executable"].as_str().map(PathBuf::from)
-}
-
-/// `test result: ok. 8 passed; 1 failed; …` is (8, 1).
-pub(crate) fn test_result(line: &str) -> Option<(u64, u64)> {
-    let counts = without_colour(line);
-    let counts = counts.strip_prefix("test result: ")?;
-    let number = |what: &str| -> Option<u64> {
-        let end = counts.find(what)?;
-        counts[..end].trim_end().rsplit(' ').next()?.parse().ok()
-    };
-    Some((number("passed;")?, number("failed;")?))
-}
-
-fn without_colour(line: &str) -> String {
-    let mut plain = String::with_capacity(line.len());
-    let mut rest = line;
-    while let Some(start) = rest.find("\x1b[") {
-        plain.push_str(&rest[..start]);
-        let sequence = &rest[start + 2..];
-        rest = sequence
-            .find(|c: char| c.is_ascii_alphabetic())
-            .map_or("", |end| &sequence[end + 1..]);
-    }
-    plain.push_str(rest);
-    plain
+    sum.context("factum-postgres has no tests")
 }
 
 #[cfg(test)]
@@ -480,68 +600,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn results_are_read_and_nothing_else_is() {
-        let line = "test result: ok. 8 passed; 0 failed; 1 ignored; 0 measured; 3 filtered out; finished in 0.81s";
-        assert_eq!(test_result(line), Some((8, 0)));
-        let line =
-            "test result: FAILED. 3 passed; 12 failed; 0 ignored; 0 measured; 0 filtered out";
-        assert_eq!(test_result(line), Some((3, 12)));
-        let line = "test result: \x1b[31mFAILED\x1b[m. 3 passed; 1 failed; 0 ignored";
-        assert_eq!(test_result(line), Some((3, 1)));
-        for line in [
-            "",
-            "test result: ",
-            "test result: ok",
-            "  test result: ok. 8 passed; 0 failed;",
-            "8 passed; 0 failed;",
-        ] {
-            assert_eq!(test_result(line), None, "{line}");
-        }
-    }
-
-    #[test]
-    fn only_test_programs_of_the_package_are_taken() {
-        let line = |manifest: &str, test: bool| {
-            json!({
-                "reason": "compiler-artifact", "manifest_path": manifest,
-                "profile": { "test": test }, "executable": "/t/debug/deps/outbox-1",
-            })
-            .to_string()
-        };
-        let found = test_program(
-            &line("/w/crates/a/Cargo.toml", true),
-            "/w/crates/a/Cargo.toml",
-        );
-        assert_eq!(found, Some(PathBuf::from("/t/debug/deps/outbox-1")));
-        assert_eq!(
-            test_program(
-                &line("/w/crates/a/Cargo.toml", false),
-                "/w/crates/a/Cargo.toml"
-            ),
-            None
-        );
-        assert_eq!(
-            test_program(
-                &line("/w/crates/b/Cargo.toml", true),
-                "/w/crates/a/Cargo.toml"
-            ),
-            None
-        );
-        assert_eq!(test_program("not JSON", "/w/crates/a/Cargo.toml"), None);
-    }
-
-    #[test]
     fn an_unknown_step_is_refused_with_the_known_ones() {
         let wrong = Test {
             only: vec!["postgres-13".to_owned()],
             fail_fast: false,
+            at_once: 1,
         };
         let refused = wrong.steps().unwrap_err().to_string();
         assert!(refused.contains("no step `postgres-13`") && refused.contains("postgres-18"));
         let right = Test {
             only: vec!["tidy".to_owned(), "format".to_owned()],
             fail_fast: false,
+            at_once: 1,
         };
         assert_eq!(right.steps().unwrap(), [Step::Format, Step::Tidy]);
+    }
+    #[test]
+    fn releases_of_postgresql_run_together_and_nothing_else() {
+        let all = Step::all();
+        let mut groups = Vec::new();
+        let mut rest = all.as_slice();
+        while !rest.is_empty() {
+            let (now, later) = rest.split_at(together(rest));
+            groups.push(now);
+            rest = later;
+        }
+        assert_eq!(groups.concat(), all);
+        let many: Vec<&&[Step]> = groups.iter().filter(|group| group.len() > 1).collect();
+        assert_eq!(many, [&MAJORS.map(Step::Postgres).as_slice()]);
     }
 }

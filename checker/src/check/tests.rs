@@ -1,7 +1,7 @@
 //! Histories made by hand: a clean one, and for each anomaly the least that is wrong.
 
 use super::*;
-use crate::facts::{Call, CallState, DeadLetter, Parked, Partition};
+use crate::facts::{BusinessRow, Call, CallState, DeadLetter, Parked, Partition, Unsent};
 use crate::history::{Begin, Calls, TopicRun};
 
 /// Inputs of the clean run, by their number.
@@ -152,6 +152,7 @@ impl Run {
                     begin: begin(&[(0, 3)]),
                 }),
                 effects: vec!["debit".to_owned(), "credit".to_owned()],
+                business: None,
                 calls: None,
                 input: vec![
                     input(A1, "a", Some(1)),
@@ -167,6 +168,8 @@ impl Run {
                 parked: Vec::new(),
                 parked_keys: Vec::new(),
                 calls: Vec::new(),
+                business: Vec::new(),
+                unsent: Vec::new(),
                 source: topic(
                     &[(0, 15), (1, 8), (2, 0)],
                     vec![
@@ -259,6 +262,34 @@ impl Run {
     fn booked(&mut self, number: u8, times: i64) {
         let calls = self.history.calls.as_mut().expect("there are calls");
         calls.book.insert(id(number).to_string(), times);
+    }
+
+    /// The clean run with a row for each event that its publisher wrote.
+    fn with_business() -> Run {
+        let mut run = Run::clean();
+        run.history.business = Some("entry".to_owned());
+        run.facts.business = [(A1, "a", 1), (A2, "a", 2), (B1, "b", 1)]
+            .map(|(number, account, seq)| BusinessRow {
+                event_id: id(number),
+                account: account.to_owned(),
+                seq,
+            })
+            .to_vec();
+        run
+    }
+
+    /// The clean run with B1 of this fate, and nothing of it anywhere.
+    fn without_b1(fate: Fate) -> Run {
+        let mut run = Run::with_business();
+        run.history.input[2].fate = fate;
+        run.facts.business.pop();
+        run.undo(B1);
+        let body_id = |record: &Record| record.body.as_ref().map(|body| body.event_id);
+        run.facts
+            .source
+            .records
+            .retain(|record| body_id(record) != Some(id(B1)));
+        run
     }
 
     /// The clean run in which B1 fails for good, and is replayed or to be replayed.
@@ -1164,6 +1195,8 @@ fn a_hundred_thousand_inputs_are_judged_at_once() {
         parked: Vec::new(),
         parked_keys: Vec::new(),
         calls: Vec::new(),
+        business: Vec::new(),
+        unsent: Vec::new(),
         source: topic(&[(0, 10 + i64::from(INPUTS))], source),
         derived: topic(&[(0, 3 + i64::from(INPUTS))], booked),
     };
@@ -1199,4 +1232,96 @@ fn sorted_means_by_kind_and_then_by_text() {
     }
     let texts = run.always(&["phantom"; 2]);
     assert!(texts[0].starts_with("debit row 13") && texts[1].starts_with("debit row 14"));
+}
+
+#[test]
+fn rows_that_were_written_with_the_events_are_clean() {
+    let run = Run::with_business();
+    assert_eq!(run.found(Phase::Running), []);
+    assert_eq!(run.found(Phase::Ended), []);
+}
+
+#[test]
+fn lost_an_event_without_the_row_of_its_publisher() {
+    let mut run = Run::with_business();
+    run.facts.business.pop();
+    let texts = run.always(&["lost"]);
+    assert!(texts[0].ends_with("has no row in entry"), "{texts:?}");
+}
+
+#[test]
+fn an_event_that_is_not_published_yet_has_no_row_yet() {
+    let run = Run::without_b1(Fate::Effect);
+    let texts = run.at_the_end(&["lost", "lost"]);
+    assert!(texts[0].ends_with("has no row in entry"), "{texts:?}");
+    assert!(texts[1].ends_with("is not in posted"), "{texts:?}");
+}
+
+#[test]
+fn phantom_a_row_that_no_publisher_should_have_written() {
+    let mut run = Run::with_business();
+    run.facts.business[1].seq = 7;
+    run.always(&["phantom"]);
+    run.facts.business[1].seq = 2;
+    run.facts.business[1].account = "b".to_owned();
+    run.always(&["phantom"]);
+    let mut run = Run::with_business();
+    run.facts.business[1].event_id = id(NOBODY);
+    run.always(&["lost", "phantom"]);
+}
+
+#[test]
+fn what_was_rolled_back_is_nowhere() {
+    let run = Run::without_b1(Fate::RolledBack);
+    assert_eq!(run.found(Phase::Running), []);
+    assert_eq!(run.found(Phase::Ended), []);
+}
+
+#[test]
+fn phantom_anything_of_what_was_rolled_back() {
+    // Its row.
+    let mut run = Run::without_b1(Fate::RolledBack);
+    run.facts.business = Run::with_business().facts.business;
+    run.always(&["phantom"]);
+    // Its record.
+    let mut run = Run::without_b1(Fate::RolledBack);
+    run.send(event(at(2, 0), B1, "b", 1));
+    let texts = run.found(Phase::Ended);
+    assert!(
+        texts.iter().any(|found| found.kind == AnomalyKind::Phantom
+            && found.text.contains("is rolled back event")),
+        "{texts:?}"
+    );
+    // Its effects.
+    let mut run = Run::without_b1(Fate::RolledBack);
+    run.facts.effects = Run::clean().facts.effects;
+    run.always(&["phantom", "phantom"]);
+}
+
+#[test]
+fn the_row_tells_what_became_of_an_event_of_unknown_fate() {
+    let mut committed = Run::with_business();
+    committed.history.input[2].fate = Fate::Unknown;
+    assert_eq!(committed.found(Phase::Ended), []);
+    let rolled_back = Run::without_b1(Fate::Unknown);
+    assert_eq!(rolled_back.found(Phase::Ended), []);
+    // It committed, and nothing came of it.
+    let mut lost = Run::without_b1(Fate::Unknown);
+    lost.facts.business = Run::with_business().facts.business;
+    lost.at_the_end(&["lost"]);
+    // It did not, and something came of it.
+    let mut phantom = Run::without_b1(Fate::Unknown);
+    phantom.facts.effects = Run::clean().facts.effects;
+    phantom.always(&["phantom", "phantom"]);
+}
+
+#[test]
+fn stuck_what_no_relay_has_marked_at_the_end() {
+    let mut run = Run::with_business();
+    run.facts.unsent.push(Unsent {
+        id: 17,
+        event_id: id(B1),
+    });
+    let texts = run.at_the_end(&["stuck"]);
+    assert!(texts[0].contains("outbox row 17"), "{texts:?}");
 }

@@ -392,7 +392,7 @@ fn settings(port: u16, overrides: &[(&str, &str)]) -> Vec<String> {
         // Fewer checkpoints while a test writes much.
         "max_wal_size=2GB",
         // A client that is frozen while it logs in holds up DROP DATABASE for so long.
-        "authentication_timeout=5s",
+        "authentication_timeout=10s",
         "log_min_messages=warning",
     ];
     let theirs = overrides

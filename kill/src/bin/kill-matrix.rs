@@ -6,9 +6,8 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use clap::Parser;
 use factum_kill::cell::Cell;
+use factum_kill::interrupt::interrupted;
 use factum_kill::matrix::{self, Broker};
-use factum_testing::tool;
-use tokio::signal::unix::{SignalKind, signal};
 
 /// Kill, freeze and cut off a service at every point of an event's path, and count what was lost or doubled
 #[derive(Parser)]
@@ -115,25 +114,6 @@ async fn main() -> ExitCode {
     } else {
         ExitCode::FAILURE
     }
-}
-
-/// Waits for Ctrl-C, or what else asks a program to end. From then on nothing more is said: what is cut off
-/// in the middle fails, and means nothing.
-async fn interrupted() {
-    let wait = |kind| async move {
-        match signal(kind) {
-            Ok(mut signal) => drop(signal.recv().await),
-            // Without a handler the signal ends this program, and everything that watches it.
-            Err(_) => std::future::pending().await,
-        }
-    };
-    tokio::select! {
-        () = wait(SignalKind::interrupt()) => {}
-        () = wait(SignalKind::terminate()) => {}
-        () = wait(SignalKind::hangup()) => {}
-    }
-    tool::interrupt();
-    std::panic::set_hook(Box::new(|_| {}));
 }
 
 fn print(line: &str) {
