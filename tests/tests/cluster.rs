@@ -1,5 +1,6 @@
 //! A service on three brokers that fall: one, a leader, a coordinator, two, all. And members of a group that come, go
 //! and have names.
+#![expect(clippy::print_stdout, reason = "the times of recovery are to be seen")]
 
 use std::sync::OnceLock;
 

@@ -1,5 +1,6 @@
 //! PostgreSQL that crashes and connections that are cut, with a relay, a consumer and its retrier at work: nothing is
 //! lost, doubled or out of order.
+#![expect(clippy::print_stdout, reason = "the times of recovery are to be seen")]
 
 use factum::Service;
 use factum_testing::TestDatabase;

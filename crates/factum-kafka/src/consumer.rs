@@ -7,6 +7,7 @@
 //! What the lanes share with the thread, and what an epoch is, stands in `lanes.rs`, which knows
 //! nothing of librdkafka.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
@@ -533,9 +534,10 @@ impl Context {
         };
         let mut list = TopicPartitionList::new();
         for (key, start) in starts {
-            if !written.contains_key(&key) {
-                add_offset(&mut list, &key.0, key.1, start);
-                written.insert(key, start);
+            if let Entry::Vacant(unwritten) = written.entry(key) {
+                let (topic, partition) = unwritten.key();
+                add_offset(&mut list, topic, *partition, start);
+                unwritten.insert(start);
             }
         }
         if list.count() > 0 && !self.send_commit(consumer, &list) {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rdkafka::ClientContext;
 use rdkafka::admin::{
-    AdminClient, AdminOptions, NewPartitions, NewTopic as RdNewTopic, TopicReplication,
+    AdminClient, AdminOptions, NewPartitions, NewTopic as RdNewTopic, TopicReplication, TopicResult,
 };
 use rdkafka::client::Client;
 use rdkafka::error::KafkaError as RdError;
@@ -246,7 +246,7 @@ fn retire(admin: AdminClient<ClientLog>) {
 fn settle(
     settings: &KafkaSettings,
     what: String,
-    answer: Result<Vec<Result<String, (String, Code)>>, RdError>,
+    answer: Result<Vec<TopicResult>, RdError>,
 ) -> Result<(), KafkaError> {
     let refused = match answer {
         Ok(results) => results.into_iter().find_map(Result::err),
