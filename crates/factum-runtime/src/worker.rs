@@ -35,7 +35,8 @@ use crate::stats::{ConsumerStats, Tally, add};
 /// counts as a failure of the handler.
 const CONFLICT_RETRIES: u32 = 10;
 const OUTAGE_FIRST_DELAY: Duration = Duration::from_millis(100);
-const OUTAGE_MAX_DELAY: Duration = Duration::from_secs(5);
+/// Short, so that work goes on soon after the database does.
+const OUTAGE_MAX_DELAY: Duration = Duration::from_secs(1);
 /// How often a partition looks whether there is room to park another event.
 const ROOM_DELAY: Duration = Duration::from_millis(500);
 

@@ -38,10 +38,10 @@ fn guarantees(tree: &Tree) -> Vec<Finding> {
                     names(HARMS, harm) && names(POINTS, point)
                 }
                 None => {
-                    let test = format!("fn {name}(");
-                    tree.files
-                        .iter()
-                        .any(|(path, text)| path.ends_with(".rs") && text.contains(&test))
+                    let tests = [format!("fn {name}("), format!("fn {name}<")];
+                    tree.files.iter().any(|(path, text)| {
+                        path.ends_with(".rs") && tests.iter().any(|test| text.contains(test))
+                    })
                 }
             };
             if !is_there {
