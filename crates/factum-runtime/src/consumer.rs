@@ -481,6 +481,11 @@ impl Consumer {
             commit_interval: COMMIT_INTERVAL,
             drain_deadline: context.drain_deadline,
         };
+        for topic in &group.topics {
+            // So that it is there before anything happens.
+            metrics::counter!(GAPS_TOTAL, "consumer" => self.name.clone(), "topic" => topic.clone())
+                .increment(0);
+        }
         let stats = self.stats.clone();
         let taken = self.registry.taken_types();
         // A consumer runs once: its counters have no types yet.
