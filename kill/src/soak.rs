@@ -54,8 +54,7 @@ const BROKER_LIMIT: Duration = Duration::from_secs(30);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// How often progress is told.
 const TOLD_EVERY: Duration = Duration::from_secs(10);
-/// A killed consumer's partitions are free after this. librdkafka's default is 45 s.
-const SESSION_TIMEOUT_MS: &str = "6000";
+/// How soon a member hears that the group is shared anew.
 const HEARTBEAT_INTERVAL_MS: &str = "500";
 
 /// What is asked of a run.
@@ -292,7 +291,11 @@ impl<'a, T: Fn(&str)> Soak<'a, T> {
             .env("FACTUM_SERVICE", "soak")
             .env("FACTUM_PROFILE", "development")
             .env("FACTUM_SHUTDOWN_DEADLINE_SECONDS", "10")
-            .env("KAFKA_CONSUMER_SESSION_TIMEOUT_MS", SESSION_TIMEOUT_MS)
+            // Its partitions wait for it while it starts anew, and a session is long enough for a new coordinator.
+            .env(
+                "FACTUM_INSTANCE",
+                format!("{role}-{}", number % OF_EACH + 1),
+            )
             .env(
                 "KAFKA_CONSUMER_HEARTBEAT_INTERVAL_MS",
                 HEARTBEAT_INTERVAL_MS,

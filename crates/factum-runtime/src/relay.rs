@@ -35,11 +35,12 @@ use crate::wake::Wake;
 use dispatch::Dispatch;
 pub use stats::RelayStats;
 
-/// The share of the lease that one batch may take to be acknowledged. The rest is for the withdrawal of
-/// what was not, a fifth of that time, and for the statements before and after.
-const SENDING_SHARE: f64 = 0.5;
-/// A batch is begun only while the lease lasts this share longer than its sending.
-const SENDING_MARGIN: f64 = 1.3;
+/// How long one batch may take to be acknowledged: long enough for a partition's next leader, so that the client goes on
+/// by itself when a broker dies. Meanwhile the lease is renewed. If it ends all the same, the rows may be sent by two
+/// relays: by each in their order, so that first occurrences stay in order.
+const SENDING_LIMIT: Duration = Duration::from_secs(10);
+/// A batch is begun only while this share of the lease is left.
+const LEASE_SHARE: f64 = 0.65;
 
 /// How a relay works. The defaults suit a service; all limits are here.
 ///
@@ -113,7 +114,7 @@ impl Relay {
         self
     }
 
-    /// How long the lease lasts, at least 2 s. A batch has half of it to be acknowledged. After a crash
+    /// How long the lease lasts, at least 2 s. After a crash
     /// other relays begin with its slots within the lease and two seconds.
     #[must_use]
     pub fn lease(mut self, lease: Duration) -> Relay {
@@ -169,9 +170,9 @@ impl Relay {
         Dispatch::new(self, context, shutdown)?.run().await
     }
 
-    /// The longest that a batch may take to be acknowledged.
-    fn sending_limit(&self) -> Duration {
-        self.lease.mul_f64(SENDING_SHARE)
+    /// What must be left of the lease when a batch is begun.
+    fn lease_left(&self) -> Duration {
+        self.lease.mul_f64(LEASE_SHARE)
     }
 }
 
@@ -200,9 +201,9 @@ pub enum RelayError {
     Kafka(KafkaError),
 }
 
-/// Whether the lease lasts until a batch that is begun now has ended for sure. Asked right before each send.
-fn covers_a_batch(lease_end: Instant, sending_limit: Duration) -> bool {
-    Instant::now() + sending_limit.mul_f64(SENDING_MARGIN) < lease_end
+/// Whether enough of the lease is left to begin a batch. Asked right before each send.
+fn covers_a_batch(lease_end: Instant, lease_left: Duration) -> bool {
+    Instant::now() + lease_left < lease_end
 }
 
 #[cfg(test)]

@@ -22,9 +22,8 @@ pub const SEED: &str = "SOAK_SEED";
 /// The consumer, whose name is also its group's.
 pub const CONSUMER: &str = "soak-orders";
 
-/// A relay that dies keeps its slots for so long; the default of 10 s would take all the time that a recovery may. And
-/// half of it is the time that a batch has: a broker's death must fit in.
-const LEASE: Duration = Duration::from_secs(7);
+/// A relay that dies keeps its slots for so long; the default of 10 s would take all the time that a recovery may.
+const LEASE: Duration = Duration::from_secs(5);
 /// Short waits between many attempts: no order is given up.
 const RETRY: Retry = Retry::park()
     .attempts(10_000)

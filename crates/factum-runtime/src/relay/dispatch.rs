@@ -22,7 +22,7 @@ use super::flight::{Airport, Fate, Flight, Landing, Route, lock};
 use super::held_keys::HeldKeys;
 use super::stats::Counted;
 use super::trouble::{Trouble, jittered};
-use super::{Relay, RelayContext, RelayError, covers_a_batch};
+use super::{Relay, RelayContext, RelayError, SENDING_LIMIT, covers_a_batch};
 use crate::health::Vitals;
 use crate::wake::Wake;
 
@@ -102,7 +102,7 @@ impl Dispatch {
             store = store.with_occasions();
         }
         // A setting that the client refuses shows at the start, not at the first row.
-        let producer = Producer::connect(&context.kafka, relay.sending_limit());
+        let producer = Producer::connect(&context.kafka, SENDING_LIMIT);
         let producer = Arc::new(producer.map_err(RelayError::Kafka)?);
         let now = Instant::now();
         let (to_landings, landings) = mpsc::unbounded_channel();
@@ -111,7 +111,7 @@ impl Dispatch {
             cloud_events,
             counted: Counted::new(relay.stats(), context.service),
             lease_end: Mutex::new(now),
-            sending_limit: relay.sending_limit(),
+            lease_left: relay.lease_left(),
             attempts: relay.attempts,
             marks: Semaphore::new(MARKS_MAX),
             database: Mutex::new(Trouble::new("the database")),
@@ -330,7 +330,7 @@ impl Dispatch {
         in_time < batches
             && self.flights.len() < batches * FLIGHTS_PER_BATCH
             && bytes < self.relay.claim_bytes * batches as u64
-            && covers_a_batch(self.airport.lease_end(), self.airport.sending_limit)
+            && covers_a_batch(self.airport.lease_end(), self.airport.lease_left)
             && !self.free_slots().is_empty()
     }
 
@@ -393,7 +393,7 @@ impl Dispatch {
         if rows.is_empty() {
             return Ok(());
         }
-        if !covers_a_batch(self.airport.lease_end(), self.airport.sending_limit) {
+        if !covers_a_batch(self.airport.lease_end(), self.airport.lease_left) {
             // The claim took its time, or the process was stopped. They are unpublished still.
             self.renew_at = Instant::now();
             return Ok(());

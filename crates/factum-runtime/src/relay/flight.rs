@@ -30,7 +30,8 @@ pub(super) struct Airport {
     pub(super) counted: Counted,
     /// Until when the lease lasts, as the last renewal said.
     pub(super) lease_end: Mutex<Instant>,
-    pub(super) sending_limit: Duration,
+    /// What must be left of it when a batch is begun.
+    pub(super) lease_left: Duration,
     /// Refusals after which a row is set aside.
     pub(super) attempts: u32,
     /// Permits to mark: a mark holds a connection to the database.
@@ -199,7 +200,7 @@ impl Flight {
         for index in 0..self.rows.len() {
             let airport = &self.airport;
             goes_on &= !airport.shutdown.is_cancelled()
-                && covers_a_batch(airport.lease_end(), airport.sending_limit);
+                && covers_a_batch(airport.lease_end(), airport.lease_left);
             if !goes_on {
                 let mut landing = self.landing();
                 landing.rows.push((index, Fate::Again));
