@@ -88,10 +88,10 @@ fn program(screen: &Screen) -> Result<PathBuf> {
     Ok(kill::build(screen)?.with_file_name("soak"))
 }
 
-/// Whether the soak's last line says that all holds.
-pub(crate) fn holds(line: &str) -> Option<bool> {
+/// Whether the soak's last line says that it found no anomaly.
+pub(crate) fn is_exact(line: &str) -> Option<bool> {
     let told: Value = serde_json::from_str(line).ok()?;
-    told["holds"].as_bool()
+    told["anomalies"].as_array().map(Vec::is_empty)
 }
 
 #[cfg(test)]
@@ -114,8 +114,8 @@ mod tests {
 
     #[test]
     fn the_verdict_is_read_from_the_last_line() {
-        assert_eq!(holds(r#"{"holds":true,"seed":7}"#), Some(true));
-        assert_eq!(holds(r#"{"holds":false,"seed":7}"#), Some(false));
-        assert_eq!(holds("100000 orders in 90 s"), None);
+        assert_eq!(is_exact(r#"{"anomalies":[],"seed":7}"#), Some(true));
+        assert_eq!(is_exact(r#"{"anomalies":["lost: x"]}"#), Some(false));
+        assert_eq!(is_exact("100000 orders in 90 s"), None);
     }
 }
